@@ -1,0 +1,23 @@
+"""The domain of sessiond. A module imports only from those above it in this list.
+
+errors        every exception, sorted by who can act on it
+strict_json   JSON text and values that come back equal, or a refusal that names the place
+values        frozen messages, tool calls, routes, and JSON values kept as text
+events        the closed set of seven events, and their Envelope
+validation    the schema files, and whether a payload fits its own
+codec         event to strict JSON text and back; the digest of a row
+history       the model history: which messages an event adds, and their running hash
+transcript    the transcript: which entry an event adds
+turns         the rules that tie events together, and what an unfinished Turn owes
+snapshot      the session in memory, and immutable O(1) views of it
+owner_lock    one Host a file
+reader        the SQLite file, read-only
+store         the SQLite file, opened for writing
+replay        stored rows back into a checked session
+writer        the one task that commits, replies and publishes
+session_log   what others hold of all this
+routes        the adapter protocol, and the table of routes
+providers     the model adapters
+agent         the Turn
+invocations   the queue of Turns
+"""

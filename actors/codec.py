@@ -1,0 +1,338 @@
+"""Events to strict JSON text and back, and the digest that chains stored rows.
+
+Both directions pass the same three gates in the same order: strict JSON, the payload's schema,
+the event's constructor. What one writes, the other therefore reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from actors import strict_json
+from actors.errors import NotStrictJson, RejectedEvent
+from actors.events import (
+    AssistantMessageCommitted,
+    Event,
+    HistoryRef,
+    InlineMessages,
+    ModelChunkRecorded,
+    ModelRequestRecorded,
+    StepFailed,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    UserInputAccepted,
+)
+from actors.strict_json import JsonValue, quote
+from actors.validation import payload_fault
+from actors.values import (
+    AssistantMessage,
+    ErrorInfo,
+    Json,
+    Message,
+    Route,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    Usage,
+    UserMessage,
+    message_value,
+    tool_call_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.events import Envelope
+
+FORMAT_VERSION = 0
+"""The version of the payloads' format; there is no other yet."""
+
+Payload = dict[str, JsonValue]
+_Decoded = dict[str, Any]  # a payload that fits its schema: each member is what the schema says
+
+_recorded_at = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z", re.ASCII
+)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def encode_event(event: Event) -> tuple[str, str]:
+    """Return the event's tag and the strict JSON text of its payload.
+
+    Raises:
+        RejectedEvent: the payload is no strict JSON (too deep, too long) or not of its schema.
+    """
+    if type(event) not in _TO_PAYLOAD:
+        raise RejectedEvent(f"{type(event).__name__} is not an event")
+    try:
+        payload = payload_value(event)
+        text = strict_json.dumps(payload)
+    except NotStrictJson as error:
+        raise RejectedEvent(f"{event.tag}: {error}") from error
+    fault = payload_fault(event.tag, payload)
+    if fault is not None:
+        raise RejectedEvent(f"{event.tag}: {fault}")
+    return event.tag, text
+
+
+def decode_event(event_type: str, payload_text: str) -> Event:
+    """Return the event that a stored tag and payload text stand for.
+
+    Raises:
+        RejectedEvent: the tag is unknown, or the text is not strict JSON of the tag's schema.
+    """
+    build = _FROM_PAYLOAD.get(event_type)
+    if build is None:
+        raise RejectedEvent(f"unknown event type {event_type!r:.80}")
+    try:
+        payload = strict_json.loads(payload_text)
+    except NotStrictJson as error:
+        raise RejectedEvent(f"{event_type}: {error}") from error
+    fault = payload_fault(event_type, payload)
+    if fault is not None:
+        raise RejectedEvent(f"{event_type}: {fault}")
+    return build(cast("_Decoded", payload))
+
+
+def payload_value(event: Event) -> Payload:
+    """Return the event's payload as a fresh plain JSON value, keys in their fixed order."""
+    return _TO_PAYLOAD[type(event)](event)
+
+
+def envelope_value(envelope: Envelope) -> Payload:
+    """Return the envelope as a fresh plain JSON value, in the form it has on the wire."""
+    return {
+        "session_id": envelope.session_id,
+        "sequence": envelope.sequence,
+        "recorded_at": envelope.recorded_at,
+        "type": envelope.event.tag,
+        "payload": payload_value(envelope.event),
+    }
+
+
+def envelope_json(envelope: Envelope) -> str:
+    """Return :func:`envelope_value` as compact JSON text."""
+    payload = strict_json.dumps(payload_value(envelope.event))
+    return (
+        f'{{"session_id":{quote(envelope.session_id)},"sequence":{envelope.sequence},'
+        f'"recorded_at":{quote(envelope.recorded_at)},"type":{quote(envelope.event.tag)},'
+        f'"payload":{payload}}}'
+    )
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def rfc3339_now() -> str:
+    """Return the present time as an envelope carries it: RFC 3339, UTC, six decimals."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def is_recorded_at(text: str) -> bool:
+    """Tell whether ``text`` is a time as :func:`rfc3339_now` writes it, and one that exists."""
+    if _recorded_at.fullmatch(text) is None:
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def row_digest(
+    previous: bytes | None,
+    session_id: str,
+    sequence: int,
+    format_version: int,
+    recorded_at: str,
+    event_type: str,
+    payload: str,
+) -> bytes:
+    """Return a row's link in its session's chain: SHA-256 over the link before and the row.
+
+    ``previous`` is the digest of the row before, None for a session's first row. Nothing but
+    the payload can hold a line break, and that comes last, so the joined text is unambiguous.
+    """
+    text = "\n".join(
+        (
+            "" if previous is None else previous.hex(),
+            session_id,
+            str(sequence),
+            str(format_version),
+            recorded_at,
+            event_type,
+            payload,
+        )
+    )
+    return hashlib.sha256(text.encode()).digest()
+
+
+# --- events to payloads ---------------------------------------------------------------------------
+
+
+def _from_input(event: UserInputAccepted) -> Payload:
+    return {
+        "turn_id": event.turn_id,
+        "invocation_id": event.invocation_id,
+        "messages": [message_value(message) for message in event.messages],
+    }
+
+
+def _from_request(event: ModelRequestRecorded) -> Payload:
+    messages: Payload
+    if isinstance(event.messages, HistoryRef):
+        messages = {"through": event.messages.through, "sha256": event.messages.sha256}
+    else:
+        messages = {"inline": [message_value(message) for message in event.messages.messages]}
+    return {
+        "turn_id": event.turn_id,
+        "step_id": event.step_id,
+        "route": {"provider": event.route.provider, "model": event.route.model},
+        "system_prompt": event.system_prompt,
+        "tools": [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters.value(),
+            }
+            for tool in event.tools
+        ],
+        "messages": messages,
+    }
+
+
+def _from_chunk(event: ModelChunkRecorded) -> Payload:
+    return {"step_id": event.step_id, "chunk": event.chunk.value()}
+
+
+def _from_answer(event: AssistantMessageCommitted) -> Payload:
+    payload: Payload = {
+        "step_id": event.step_id,
+        "message": message_value(event.message),
+        "finish_reason": event.finish_reason,
+    }
+    if event.usage is not None:
+        payload["usage"] = {
+            "input_tokens": event.usage.input_tokens,
+            "output_tokens": event.usage.output_tokens,
+        }
+    return payload
+
+
+def _from_started(event: ToolExecutionStarted) -> Payload:
+    return {"step_id": event.step_id, "call": tool_call_value(event.call)}
+
+
+def _from_completed(event: ToolExecutionCompleted) -> Payload:
+    payload: Payload = {"step_id": event.step_id, "call_id": event.call_id}
+    if event.error is not None:
+        payload["error"] = {"code": event.error.code, "message": event.error.message}
+    else:
+        assert event.result is not None  # the constructor saw to it
+        payload["result"] = event.result.value()
+    return payload
+
+
+def _from_failed(event: StepFailed) -> Payload:
+    return {"step_id": event.step_id, "code": event.code, "message": event.message}
+
+
+# Each function takes the one class it stands beside, which a dict's type cannot say.
+_TO_PAYLOAD: dict[type[Event], Callable[[Any], Payload]] = {
+    UserInputAccepted: _from_input,
+    ModelRequestRecorded: _from_request,
+    ModelChunkRecorded: _from_chunk,
+    AssistantMessageCommitted: _from_answer,
+    ToolExecutionStarted: _from_started,
+    ToolExecutionCompleted: _from_completed,
+    StepFailed: _from_failed,
+}
+
+
+# --- payloads to events ---------------------------------------------------------------------------
+
+
+def _call(value: _Decoded) -> ToolCall:
+    return ToolCall(value["id"], value["name"], value["arguments"])
+
+
+def _assistant_message(value: _Decoded) -> AssistantMessage:
+    return AssistantMessage(value["content"], tuple(map(_call, value["tool_calls"])))
+
+
+def _message(value: _Decoded) -> Message:
+    if value["role"] == UserMessage.role:
+        return UserMessage(value["content"])
+    if value["role"] == ToolMessage.role:
+        return ToolMessage(value["content"], value["tool_call_id"])
+    return _assistant_message(value)
+
+
+def _to_input(payload: _Decoded) -> UserInputAccepted:
+    messages = tuple(UserMessage(message["content"]) for message in payload["messages"])
+    return UserInputAccepted(payload["turn_id"], payload["invocation_id"], messages)
+
+
+def _to_request(payload: _Decoded) -> ModelRequestRecorded:
+    route, messages = payload["route"], payload["messages"]
+    tools = (
+        ToolSpec(tool["name"], tool["description"], Json.of(tool["parameters"]))
+        for tool in payload["tools"]
+    )
+    return ModelRequestRecorded(
+        payload["turn_id"],
+        payload["step_id"],
+        Route(route["provider"], route["model"]),
+        payload["system_prompt"],
+        tuple(tools),
+        # int(): JSON Schema counts 3.0 among the integers, and here it becomes one.
+        InlineMessages(tuple(map(_message, messages["inline"])))
+        if "inline" in messages
+        else HistoryRef(int(messages["through"]), messages["sha256"]),
+    )
+
+
+def _to_chunk(payload: _Decoded) -> ModelChunkRecorded:
+    return ModelChunkRecorded(payload["step_id"], Json.of(payload["chunk"]))
+
+
+def _to_answer(payload: _Decoded) -> AssistantMessageCommitted:
+    usage = payload.get("usage")
+    return AssistantMessageCommitted(
+        payload["step_id"],
+        _assistant_message(payload["message"]),
+        payload["finish_reason"],
+        usage and Usage(int(usage["input_tokens"]), int(usage["output_tokens"])),
+    )
+
+
+def _to_started(payload: _Decoded) -> ToolExecutionStarted:
+    return ToolExecutionStarted(payload["step_id"], _call(payload["call"]))
+
+
+def _to_completed(payload: _Decoded) -> ToolExecutionCompleted:
+    if "error" in payload:
+        error = ErrorInfo(payload["error"]["code"], payload["error"]["message"])
+        return ToolExecutionCompleted(payload["step_id"], payload["call_id"], error=error)
+    result = Json.of(payload["result"])
+    return ToolExecutionCompleted(payload["step_id"], payload["call_id"], result=result)
+
+
+def _to_failed(payload: _Decoded) -> StepFailed:
+    return StepFailed(payload["step_id"], payload["code"], payload["message"])
+
+
+_FROM_PAYLOAD: dict[str, Callable[[_Decoded], Event]] = {
+    UserInputAccepted.tag: _to_input,
+    ModelRequestRecorded.tag: _to_request,
+    ModelChunkRecorded.tag: _to_chunk,
+    AssistantMessageCommitted.tag: _to_answer,
+    ToolExecutionStarted.tag: _to_started,
+    ToolExecutionCompleted.tag: _to_completed,
+    StepFailed.tag: _to_failed,
+}

@@ -1,0 +1,101 @@
+"""One Host a file: an advisory lock beside the database, which dies with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from actors.errors import StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Self
+
+LOCK_SUFFIX = "-lock"
+
+
+@define
+class OwnerLock:
+    """The lock, held from :meth:`acquire` until :meth:`release` or the end of the process.
+
+    It is on ``PATH-lock`` beside the file's real path, so that a symlink or another relative
+    path meets the same lock. The file holds the owner's process id for people to read; only
+    the lock on it means anything, and so the file is never deleted: whoever deleted it could
+    take away, under the same name, the one that another process has just locked.
+    """
+
+    descriptor: int
+
+    @classmethod
+    def acquire(cls, path: Path) -> Self:
+        """Lock the database at ``path``, which need not exist yet; its parents are made.
+
+        Raises:
+            StoreError: another process owns it (its id is named), it has several hard links,
+                or the lock file cannot be written.
+        """
+        real = _real_path(path)
+        try:
+            descriptor = os.open(
+                real.with_name(real.name + LOCK_SUFFIX),
+                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                0o600,
+            )
+        except OSError as error:
+            raise StoreError(f"cannot write the lock file: {error.strerror}", path) from error
+        try:
+            _lock(descriptor, path)
+            _refuse_hard_links(real, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Let go. What the file says afterwards means nothing."""
+        os.close(self.descriptor)
+
+
+def _real_path(path: Path) -> Path:
+    try:
+        real = path.resolve()
+        if real.is_dir():
+            raise StoreError("is a directory", path)
+        real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise StoreError("a parent is not a directory", path) from error
+    except RuntimeError as error:  # a loop of symlinks, before Python 3.13
+        raise StoreError("is a loop of symbolic links", path) from error
+    except OSError as error:
+        raise StoreError(f"cannot be reached: {error.strerror}", path) from error
+    return real
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        raise StoreError(f"is owned by another Host, process {owner or 'unknown'}", path) from error
+    except OSError as error:
+        raise StoreError(f"cannot be locked: {error.strerror}", path) from error
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        # On a full disk the id cannot be written. The lock holds all the same, and a Host that
+        # only reads is still of use there.
+        os.ftruncate(descriptor, 0)
+
+
+def _refuse_hard_links(real: Path, path: Path) -> None:
+    # SQLite names the -wal after the path: two names of one file would mean two of them.
+    try:
+        links_n = real.stat().st_nlink
+    except FileNotFoundError:
+        return
+    if links_n > 1:
+        raise StoreError(f"has {links_n} hard links; a database must have one name", path)

@@ -1,0 +1,239 @@
+"""The database file, read-only: while a Host runs on it, after one was killed, wherever it is.
+
+Nothing here changes the file, takes its owner's lock, or holds a transaction for longer than a
+page takes: a reader that lingers would keep the ``-wal`` from being emptied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actors.errors import StoreError
+from actors.layout import Contents, check_layout, first_look
+from actors.rows import Row, describe
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+PAGE_ROWS = 1000
+
+_COLUMN_TYPES = (str, int, int, str, str, str, bytes)
+_PAGE = """SELECT session_id, sequence, format_version, recorded_at, event_type, payload, digest
+           FROM session_events WHERE session_id = ? AND sequence > ? ORDER BY sequence LIMIT ?"""
+_LAST = "SELECT coalesce(max(sequence), 0) FROM session_events WHERE session_id = ?"
+# One step of the index a session, rather than a look at every row.
+_SESSIONS = """WITH RECURSIVE ids(id) AS (
+                 SELECT min(session_id) FROM session_events
+                 UNION ALL
+                 SELECT (SELECT min(session_id) FROM session_events WHERE session_id > id)
+                 FROM ids WHERE id IS NOT NULL)
+               SELECT id FROM ids WHERE id IS NOT NULL"""
+_LEAST_SEQUENCE = -(2**63)
+
+
+class Reader:
+    """An open, checked database. Each method is one short read transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, owned: ExitStack) -> None:
+        self._connection = connection
+        self._owned = owned
+        self.path = path
+        """The file as the caller named it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, and drop the private copy if there was one."""
+        self._owned.close()
+
+    def session_ids(self) -> tuple[str, ...]:
+        """Return the ids of all sessions in the file, in order.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        return tuple(str(session_id) for (session_id,) in self._fetch(_SESSIONS))
+
+    def last_sequence(self, session_id: str) -> int:
+        """Return the session's greatest sequence, 0 if there is no such session.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        ((sequence,),) = self._fetch(_LAST, session_id)
+        return int(sequence)
+
+    def rows(self, session_id: str, after: int | None = None, limit: int = PAGE_ROWS) -> list[Row]:
+        """Return up to ``limit`` rows with a sequence above ``after``, in order.
+
+        None starts at the least there is, which in a sound session is 1. The rows are as
+        stored; bytes that are no UTF-8 come as lone surrogates.
+
+        Raises:
+            StoreError: the file cannot be read, or a column has another type than it must.
+        """
+        start = _LEAST_SEQUENCE if after is None else after
+        rows = [Row(*columns) for columns in self._fetch(_PAGE, session_id, start, limit)]
+        for row in rows:
+            if tuple(map(type, row)) != _COLUMN_TYPES:
+                raise StoreError(
+                    f"row {row.sequence!r:.40} has a column of a wrong type", self.path
+                )
+        return rows
+
+    def backup(self, destination: Path) -> None:
+        """Write a consistent copy of the whole file to ``destination``, mode 0600.
+
+        In one read transaction: copying in pieces would begin anew whenever a Host commits.
+
+        Raises:
+            StoreError: the destination exists or cannot be written; what was begun is removed.
+        """
+        try:
+            os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise StoreError(f"cannot be made: {error.strerror}", destination) from error
+        try:
+            with closing(sqlite3.connect(destination)) as copy:
+                self._connection.backup(copy)
+        except sqlite3.Error as error:
+            destination.unlink(missing_ok=True)
+            raise StoreError(f"cannot be copied to: {describe(error)}", destination) from error
+        except BaseException:
+            destination.unlink(missing_ok=True)
+            raise
+
+    def _fetch(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot be read: {describe(error)}", self.path) from error
+
+
+def is_fresh(path: Path) -> bool:
+    """Tell whether there is nothing at ``path`` yet: no file, an empty one, or an empty database.
+
+    Raises:
+        StoreError: what is there is not ours, or cannot be read.
+    """
+    real, contents = _look(path)
+    if contents is not Contents.EMPTY_DATABASE:
+        return contents is Contents.NOTHING
+    # Only the header says so, and the news may still be in the -wal.
+    with ExitStack() as owned:
+        try:
+            return check_layout(_connect(real, path, owned), path) is Contents.EMPTY_DATABASE
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot be read: {describe(error)}", path) from error
+
+
+def open_reader(path: Path) -> Reader:
+    """Open a database of ours for reading, checking what it is and its integrity.
+
+    Raises:
+        StoreError: there is none, it is not ours, or it is damaged.
+    """
+    real, contents = _look(path)
+    if contents is Contents.NOTHING:
+        raise StoreError("there is no database", path)
+    with ExitStack() as owned:
+        try:
+            connection = _connect(real, path, owned)
+            if check_layout(connection, path) is not Contents.OURS:
+                raise StoreError("there is nothing in the database yet", path)
+            _check_integrity(connection, path)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot be read: {describe(error)}", path) from error
+        return Reader(connection, path, owned.pop_all())
+
+
+def _look(path: Path) -> tuple[Path, Contents]:
+    try:
+        real = path.resolve()
+        return real, first_look(real)
+    except StoreError as error:
+        raise StoreError(error.fault, path) from error
+    except RuntimeError as error:  # what resolve() made of a loop before Python 3.13
+        raise StoreError("is a loop of symbolic links", path) from error
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", path) from error
+
+
+def _connect(real: Path, path: Path, owned: ExitStack) -> sqlite3.Connection:
+    """Return a read-only connection that sees all committed rows, closed by ``owned``.
+
+    ``mode=ro`` is right wherever it works. It does not where SQLite may not make its ``-shm``,
+    and a hot ``-journal`` it can only report. Then, in this order: roll back, or recover the
+    ``-wal`` that nobody has open, on a private copy; read the file alone if there is nothing
+    beside it. (That last first would be wrong: it does not look at the ``-wal``.)
+    """
+    if _size(real, "-journal") > 0:
+        return _open(_private_copy(real, "-journal", owned), "rw", owned)
+    try:
+        return _open(real, "ro", owned)
+    except sqlite3.OperationalError as error:
+        if _size(real, "-wal") == 0:
+            return _open(real, "ro&immutable=1", owned)
+        if not real.with_name(real.name + "-shm").exists():
+            return _open(_private_copy(real, "-wal", owned), "rw", owned)
+        raise StoreError(
+            f"cannot be read ({describe(error)}): it is open elsewhere, and its directory "
+            "cannot be written here",
+            path,
+        ) from error
+
+
+def _open(real: Path, mode: str, owned: ExitStack) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{real.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.text_factory = _text
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # opening is lazy
+    except BaseException:
+        connection.close()
+        raise
+    owned.callback(connection.close)
+    return connection
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _size(real: Path, suffix: str) -> int:
+    try:
+        return real.with_name(real.name + suffix).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _private_copy(real: Path, suffix: str, owned: ExitStack) -> Path:
+    directory = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="sessiond-")))
+    for name in (real.name, real.name + suffix):
+        shutil.copyfile(real.with_name(name), directory / name)
+    return directory / real.name
+
+
+def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
+    # Not quick_check: that does not see a row which the key's index has lost, and reading goes
+    # by the index.
+    ((verdict,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    if verdict != "ok":
+        raise StoreError(f"is damaged: {' '.join(str(verdict).split())}", path)

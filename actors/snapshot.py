@@ -1,0 +1,172 @@
+"""A session in memory, and views of it.
+
+:class:`Timeline` is the one mutable thing: lists that only ever grow at their end. Because of
+that a :class:`Snapshot` needs no copy: it remembers how long each list was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, overload
+
+from attrs import evolve, field, frozen
+
+from actors.events import AssistantMessageCommitted, HistoryRef, ToolExecutionCompleted
+from actors.history import messages_entering
+from actors.transcript import Entry, entry_for
+from actors.turns import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.events import Envelope, Event
+    from actors.history import HistoryHash
+    from actors.turns import OpenTurn, TurnRecord
+    from actors.values import Message, ToolCall
+
+
+class Timeline:
+    """All of one session that is in memory: events, projections, and the rules' ledger."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.ledger = Ledger()
+        """Judges the next event; a writer merges a batch into it just before publishing that."""
+        self._envelopes: list[Envelope] = []
+        self._history: list[Message] = []
+        self._transcript: list[Entry] = []
+        self._open_calls: dict[str, ToolCall] = {}
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that the next published event must have."""
+        return len(self._envelopes) + 1
+
+    @property
+    def last_digest(self) -> bytes | None:
+        """The digest of the last event; None when there is none."""
+        return self._envelopes[-1].digest if self._envelopes else None
+
+    def publish(self, envelope: Envelope) -> None:
+        """Make a committed event visible to every later snapshot.
+
+        Raises:
+            ValueError: it is not the next one, which the caller must rule out.
+        """
+        if envelope.sequence != self.next_sequence or envelope.session_id != self.session_id:
+            raise ValueError(
+                f"{envelope.session_id!r} {envelope.sequence} cannot follow "
+                f"{self.session_id!r} {len(self._envelopes)}"
+            )
+        self._project(envelope)
+        self._envelopes.append(envelope)
+        self._snapshot = None
+
+    def _project(self, envelope: Envelope) -> None:
+        event: Event = envelope.event
+        self._history.extend(messages_entering(event))
+        entry = entry_for(envelope, self._open_calls)
+        if entry is not None:
+            self._transcript.append(entry)
+        # Only now: the entry of a completion is made from the call that it closes.
+        if type(event) is AssistantMessageCommitted:
+            self._open_calls.update({call.id: call for call in event.message.tool_calls})
+        elif type(event) is ToolExecutionCompleted:
+            del self._open_calls[event.call_id]
+
+    def snapshot(self) -> Snapshot:
+        """Return the session as it now is; the same object until something is published."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(
+                session_id=self.session_id,
+                last_sequence=len(self._envelopes),
+                digest=self.last_digest,
+                open_turn=self.ledger.open_turn,
+                turns_n=self.ledger.turns_n,
+                envelopes=self._envelopes,
+                history=self._history,
+                history_n=len(self._history),
+                history_hash=self.ledger.history_hash,
+                transcript=self._transcript,
+                transcript_n=len(self._transcript),
+                ledger=self.ledger,
+            )
+        return self._snapshot
+
+
+@frozen(eq=False)
+class Snapshot:
+    """An immutable view of a session up to one sequence. Made by a Timeline alone.
+
+    A sequence of envelopes: ``snapshot[0]`` has sequence 1, a slice is a tuple.
+    """
+
+    session_id: str
+    last_sequence: int
+    """The last event's sequence, which is also how many there are; 0 for none."""
+    digest: bytes | None
+    """The last event's digest, 32 bytes; None when there is no event."""
+    open_turn: OpenTurn | None
+    """The Turn that is not finished yet, if any."""
+    turns_n: int
+    """Inputs accepted so far."""
+    # Shared with the Timeline, which only ever adds at the end: each is read up to its length.
+    _envelopes: list[Envelope] = field(alias="envelopes")
+    _history: list[Message] = field(alias="history")
+    _history_n: int = field(alias="history_n")
+    _history_hash: HistoryHash = field(alias="history_hash")
+    _transcript: list[Entry] = field(alias="transcript")
+    _transcript_n: int = field(alias="transcript_n")
+    _ledger: Ledger = field(alias="ledger")
+
+    def __len__(self) -> int:
+        return self.last_sequence
+
+    def __iter__(self) -> Iterator[Envelope]:
+        for index in range(self.last_sequence):
+            yield self._envelopes[index]
+
+    @overload
+    def __getitem__(self, index: int) -> Envelope: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Envelope, ...]: ...
+    def __getitem__(self, index: int | slice) -> Envelope | tuple[Envelope, ...]:
+        places = range(self.last_sequence)[index]  # also raises the IndexError
+        if isinstance(places, int):
+            return self._envelopes[places]
+        return tuple(self._envelopes[place] for place in places)
+
+    def model_history(self) -> tuple[Message, ...]:
+        """Return the messages that the next model request is given, oldest first."""
+        return tuple(self._history[: self._history_n])
+
+    def history_ref(self) -> HistoryRef:
+        """Return the reference by which a request names :meth:`model_history`.
+
+        Raises:
+            RejectedEvent: the session is empty; there is no history to name.
+        """
+        return HistoryRef(self.last_sequence, self._history_hash.hexdigest())
+
+    def transcript(self) -> tuple[Entry, ...]:
+        """Return the session as a person reads it, oldest first."""
+        return tuple(self._transcript[: self._transcript_n])
+
+    def entries_after(self, sequence: int) -> tuple[Entry, ...]:
+        """Return the transcript's entries whose sequence is greater than ``sequence``."""
+        start = bisect_right(
+            self._transcript, sequence, hi=self._transcript_n, key=attrgetter("sequence")
+        )
+        return tuple(self._transcript[start : self._transcript_n])
+
+    def find_turn(self, invocation_id: str) -> TurnRecord | None:
+        """Return the Turn of an invocation as it was here, None if its input was not yet in."""
+        record = self._ledger.find_turn(invocation_id)
+        if record is None or record.accepted_at > self.last_sequence:
+            return None
+        if self.open_turn is not None and self.open_turn.invocation_id == invocation_id:
+            # The ledger may know more by now: here this Turn was still running.
+            return evolve(record, steps_n=self.open_turn.steps_n, ended_at=None)
+        return record

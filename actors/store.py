@@ -1,0 +1,231 @@
+"""The database file, opened for writing: made, checked, and given one transaction at a time.
+
+Opening is a fixed sequence of steps, each a function here: make the file if there is nothing
+yet, connect, switch and read back what durability rests on, and see that the file still ends
+where it was loaded to. Synchronous; knows rows, not events.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from actors.errors import AppendFailed, OutcomeUnknown, StoreError
+from actors.layout import (
+    APPLICATION_ID,
+    CREATE_STATEMENTS,
+    SCHEMA_VERSION,
+    Contents,
+    check_layout,
+    first_look,
+)
+from actors.rows import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from actors.rows import Row
+
+BUSY_TIMEOUT_S = 5.0
+"""How long a transaction waits for a foreign tool that holds the file, before it fails."""
+
+_INSERT = "INSERT INTO session_events VALUES (?, ?, ?, ?, ?, ?, ?)"
+_LAST = """SELECT sequence, digest FROM session_events
+           WHERE session_id = ? ORDER BY sequence DESC LIMIT 1"""
+# Extended result codes, from the list at sqlite.org/rescode.html.
+_FSYNC_FAILURES = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+
+
+class MemoryStore:
+    """Stands where the file would: keeps nothing, so nothing outlives the process."""
+
+    def commit(self, rows: Sequence[Row]) -> None:
+        """Do nothing: what is published is all there is."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Store:
+    """The open file. One call at a time, from whichever thread."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        session_id: str,
+        last: tuple[int, bytes | None],
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._session_id = session_id
+        self._last = last
+
+    def commit(self, rows: Sequence[Row]) -> None:
+        """Write the rows in one transaction; when this returns they survive power loss.
+
+        Raises:
+            AppendFailed: nothing was written, and a later commit may succeed.
+            OutcomeUnknown: it cannot be told whether they were written.
+        """
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(_INSERT, rows)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._judge(error) from error
+        self._last = (rows[-1].sequence, rows[-1].digest)
+
+    def _judge(self, error: sqlite3.Error) -> StoreError:
+        """Make sure that no transaction is open, and find out what became of the failed one."""
+        fault = f"the database cannot be written: {describe(error)}"
+        if getattr(error, "sqlite_errorcode", None) in _FSYNC_FAILURES:
+            # The pages may be on the disk or not, and a crash may yet bring them back.
+            return OutcomeUnknown(fault, self._path)
+        try:
+            # Some errors (a full disk) have rolled back by themselves, some have not.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            last = read_last(self._connection, self._session_id)
+        except sqlite3.Error as second:
+            return OutcomeUnknown(f"{fault}; then it could not be read: {second}", self._path)
+        if last != self._last:
+            return OutcomeUnknown(
+                f"{fault}; its last event is {last[0]} where {self._last[0]} was committed last",
+                self._path,
+            )
+        # If it was only the -wal that could not grow, emptying it makes room. It is no fault
+        # if that fails too: the append has failed already, and the next one tries again.
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return AppendFailed(fault, self._path)
+
+    def close(self) -> None:
+        """Move all that is in the ``-wal`` into the file, and close it.
+
+        Raises:
+            StoreError: it could not be moved. It is safe where it is; the next start reads it.
+        """
+        with closing(self._connection) as connection:
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"the database could not be checkpointed: {describe(error)}", self._path
+                ) from error
+
+
+def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> Store:
+    """Open the file for writing, making it if there is nothing yet.
+
+    The owner's lock must be held and the file must have been read. ``last`` is the sequence
+    and digest of the session's last row as it was read, ``(0, None)`` for a new session.
+
+    Raises:
+        StoreError: the file cannot be made or written, is not durable as asked, or ends
+            elsewhere than at ``last``.
+    """
+    real = path.resolve()
+    try:
+        if first_look(real) is Contents.NOTHING:
+            create(real)
+        connection = connect(real)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
+    except OSError as error:
+        raise StoreError(f"cannot be written: {error.strerror}", path) from error
+    try:
+        if check_layout(connection, path) is Contents.EMPTY_DATABASE:
+            _define(connection)
+        _make_durable(connection, path)
+        _check_last(connection, session_id, last, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return Store(connection, path, session_id, last)
+
+
+def create(real: Path) -> None:
+    """Make a complete, empty database at ``real``, or nothing at all if killed on the way.
+
+    It is built beside its place and renamed into it: whoever looks, also after a kill at any
+    instant, finds either no database or one that needs no roll-back.
+    """
+    draft = real.with_name(real.name + "-new")
+    for leftover in (draft, draft.with_name(draft.name + "-journal")):
+        leftover.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with closing(connect(draft)) as connection:
+        _define(connection)
+        # Only now: the switch alone would leave a database behind that is not ours yet.
+        connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    _sync(draft, os.O_RDWR)
+    draft.rename(real)
+    _sync(real.parent, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def connect(real: Path) -> sqlite3.Connection:
+    """Return a connection that begins no transaction by itself and serves any one thread."""
+    connection = sqlite3.connect(
+        f"{real.as_uri()}?mode=rw",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    # Each fsync as strong as the platform has it; only macOS knows a stronger one.
+    connection.execute("PRAGMA fullfsync=1")
+    return connection
+
+
+def _define(connection: sqlite3.Connection) -> None:
+    """Give an empty database its table, triggers, application id and version, or none of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in CREATE_STATEMENTS:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
+    """Switch on what an acknowledgement rests on, and read it back: a build may differ."""
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.execute("PRAGMA synchronous=FULL")
+    for pragma, wanted in (("journal_mode", "wal"), ("synchronous", 2)):
+        (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
+        if found != wanted:
+            raise StoreError(f"{pragma} is {found!r} and cannot be made {wanted!r} here", path)
+
+
+def _check_last(
+    connection: sqlite3.Connection, session_id: str, last: tuple[int, bytes | None], path: Path
+) -> None:
+    found = read_last(connection, session_id)
+    if found != last:
+        raise StoreError(
+            f"was written by another program while it was opened: its last event is {found[0]}, "
+            f"not {last[0]}",
+            path,
+        )
+
+
+def read_last(connection: sqlite3.Connection, session_id: str) -> tuple[int, bytes | None]:
+    """Return the sequence and digest of the session's last row, ``(0, None)`` for none."""
+    row = connection.execute(_LAST, (session_id,)).fetchone()
+    return (0, None) if row is None else (row[0], row[1])

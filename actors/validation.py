@@ -1,0 +1,124 @@
+"""The schema files under ``schemas/``, and whether a JSON value fits one.
+
+``jsonschema`` is the reference: it decides, and it words every refusal. Because it costs more
+than everything else an append does, ``jsonschema_rs`` is asked first and may only accept; what
+it does not accept goes to the reference. Numbers outside the range in which the two are sure
+to agree never reach the fast engine.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import frozen
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType] # stubs leave its key open
+from jsonschema_rs import Draft202012Validator as FastValidator
+from jsonschema_rs import Registry as FastRegistry
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jsonschema.exceptions import ValidationError
+
+    from actors.strict_json import JsonValue
+
+SCHEMA_DIRECTORY = Path(__file__).resolve().parent.parent / "schemas"
+"""Beside the package, in the source tree and in an installed distribution alike."""
+SCHEMA_BASE = "https://sessiond.dev/schemas/"
+"""What every ``$id`` begins with; a name, never fetched."""
+SCHEMA_SUFFIX = ".schema.json"
+FAULT_LENGTH = 200
+"""Characters of a fault: the reference's wording repeats the instance."""
+
+
+def payload_fault(event_type: str, payload: JsonValue) -> str | None:
+    """Return why ``payload`` is no payload of an event of this type; None if it is one."""
+    if event_type not in event_types():
+        return f"unknown event type {event_type!r:.80}"
+    return document_fault(f"events/{event_type}", payload)
+
+
+def document_fault(name: str, document: JsonValue) -> str | None:
+    """Return why ``document`` does not fit the schema file called ``name``; None if it fits.
+
+    ``name`` is a path below ``schemas/`` without the suffix. The fault names the place as a
+    JSON Pointer and is at most :data:`FAULT_LENGTH` characters long.
+
+    Raises:
+        KeyError: there is no such file.
+    """
+    pair = validators(name)
+    if pair.fast.is_valid(document):
+        return None
+    return reference_fault(pair.reference, document)
+
+
+def reference_fault(validator: Draft202012Validator, document: JsonValue) -> str | None:
+    """Return the reference validator's most telling error in one line; None if it has none."""
+    # The stubs leave the error's type open; it is what iter_errors yields.
+    error = cast(
+        "ValidationError | None",
+        best_match(validator.iter_errors(document)),  # pyright: ignore[reportUnknownMemberType] # so do they here
+    )
+    if error is None:
+        return None
+    place = "".join(f"/{token}" for token in error.absolute_path)
+    message = f"{place}: {error.message}" if place else error.message
+    return message if len(message) <= FAULT_LENGTH else message[: FAULT_LENGTH - 1] + "…"
+
+
+@cache
+def event_types() -> frozenset[str]:
+    """Return the tags that have a payload schema."""
+    return frozenset(
+        name.removeprefix("events/") for name in schemas() if name.startswith("events/")
+    )
+
+
+@cache
+def schemas() -> Mapping[str, dict[str, Any]]:
+    """Return every schema file's content by name."""
+    return {
+        path.relative_to(SCHEMA_DIRECTORY).as_posix().removesuffix(SCHEMA_SUFFIX): cast(
+            "dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))
+        )
+        for path in sorted(SCHEMA_DIRECTORY.rglob(f"*{SCHEMA_SUFFIX}"))
+    }
+
+
+@frozen
+class ValidatorPair:
+    """One schema compiled by both engines."""
+
+    reference: Draft202012Validator
+    fast: FastValidator
+
+
+@cache
+def validators(name: str) -> ValidatorPair:
+    """Return the schema called ``name``, compiled by both engines."""
+    schema = schemas()[name]
+    return ValidatorPair(
+        Draft202012Validator(schema, registry=_registry()),
+        FastValidator(schema, registry=_fast_registry()),
+    )
+
+
+@cache
+def _registry() -> Registry[Schema]:
+    """Return all files, crawled. It retrieves nothing: an unknown reference raises."""
+    resources = (
+        (str(schema["$id"]), Resource[Schema](schema, DRAFT202012)) for schema in schemas().values()
+    )
+    return Registry[Schema]().with_resources(resources).crawl()
+
+
+@cache
+def _fast_registry() -> FastRegistry:
+    return FastRegistry([(str(schema["$id"]), schema) for schema in schemas().values()])

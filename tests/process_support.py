@@ -1,0 +1,209 @@
+"""Real processes for tests: started, spoken to, stopped or killed by their id, always ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import TracebackType
+    from typing import Self
+
+TREE = Path(__file__).parent.parent
+SESSIOND = [sys.executable, "-m", "web"]
+PATIENCE_S = 60.0
+"""How long a process may take for anything before the test fails; a busy machine is slow."""
+ANNOUNCED = "sessiond listening on "
+
+AS_NOBODY = """
+import os, sys
+import actors.providers.echo, web.cli, web.client, web.host, web.offline  # while they can be read
+from web.__main__ import main
+if os.geteuid() == 0:  # to root nothing is forbidden
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+main()
+"""
+
+Document = dict[str, Any]
+
+
+def sessiond(
+    *arguments: str | Path,
+    input_text: str | None = None,
+    environment: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return what it said and its exit code."""
+    return subprocess.run(
+        [*SESSIOND, *arguments],
+        cwd=TREE,
+        env=os.environ | (environment or {}),
+        input=input_text,
+        stdin=subprocess.DEVNULL if input_text is None else None,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def unprivileged(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command without root's powers."""
+    return subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, *arguments],
+        cwd=TREE,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@contextmanager
+def public_directory() -> Generator[Path, None, None]:
+    """A new directory that any user can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        try:
+            yield directory
+        finally:
+            directory.chmod(0o755)
+
+
+def wal_of(database: Path) -> Path:
+    """Return where SQLite keeps what is not in the file yet."""
+    return database.with_name(database.name + "-wal")
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the one error line of a command that failed as it must: exit code 1, no traceback."""
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("sessiond: error: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+class HostProcess:
+    """One ``sessiond serve`` on a port of the system's choice; leaving the block ends it."""
+
+    def __init__(self, database: Path | None, *options: str) -> None:
+        """Start the process; it need not accept connections yet."""
+        place = [] if database is None else ["--session-db", str(database)]
+        self._process = subprocess.Popen(
+            [*SESSIOND, "serve", "--port", "0", *place, *options],
+            cwd=TREE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.pid = self._process.pid
+        self._errors = bytearray()
+        # Read all along: a full pipe would stop the Host.
+        self._drain = threading.Thread(target=self._read_errors, daemon=True)
+        self._drain.start()
+        self._url: str | None = None
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._errors += line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(PATIENCE_S)
+        self._drain.join(PATIENCE_S)
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    @property
+    def url(self) -> str:
+        """Where it listens; waits for its line."""
+        if self._url is None:
+            assert self._process.stdout is not None
+            ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+            line = self._process.stdout.readline().decode() if ready else ""
+            assert line.startswith(f"{ANNOUNCED}http://127.0.0.1:"), (line, self.errors)
+            self._url = line.removeprefix(ANNOUNCED).rstrip("\n")
+        assert self._url is not None
+        return self._url
+
+    @property
+    def errors(self) -> str:
+        """What it has written to standard error, all of it once it has ended."""
+        return self._errors.decode()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code; nothing more was on standard output."""
+        code = self._process.wait(PATIENCE_S)
+        self._drain.join(PATIENCE_S)
+        assert self._process.stdout is not None
+        rest = self._process.stdout.read()
+        assert not rest or self._url is None, rest
+        return code
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop, and return its exit code."""
+        self.send(number)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it as a power cut would, as far as a process can tell."""
+        self.send(signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL
+
+    @contextmanager
+    def client(self) -> Generator[httpx.Client, None, None]:
+        """An HTTP client of this Host."""
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=PATIENCE_S) as client:
+            yield client
+
+    def session(self, session_id: str = "default") -> Document:
+        """Return the session as it answers it."""
+        with self.client() as client:
+            response = client.get(f"/api/v1/sessions/{session_id}")
+        assert response.status_code == 200, response.text
+        return cast("Document", response.json())
+
+    def post(self, invocation_id: str, text: str) -> httpx.Response:
+        """Ask for a Turn and wait for its answer."""
+        with self.client() as client:
+            address = f"/api/v1/agent/invocations/{invocation_id}"
+            return client.post(address, json={"input": text})
+
+
+def wait_until(condition: Callable[[], bool], host: HostProcess) -> None:
+    """Look again and again until something holds; a test that waits in vain fails."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, host.errors

@@ -1,0 +1,188 @@
+"""The JSON routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import trio
+from quart import Blueprint, Response, request
+
+from actors import strict_json
+from actors.codec import FORMAT_VERSION, envelope_json
+from actors.errors import NotStrictJson
+from actors.invocations import InvocationFailure, InvocationResult
+from actors.transcript import entry_value
+from actors.validation import document_fault
+from actors.values import Route, is_identifier, message_value
+from web.problems import failure_status, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from actors.invocations import Invocations, InvocationState
+    from actors.session_log import SessionLog
+    from actors.snapshot import Snapshot
+    from actors.strict_json import JsonValue
+
+_T = TypeVar("_T")
+
+SLICE_N = 250
+"""Events rendered before other tasks get their turn: about a millisecond's worth."""
+
+
+def make_api(log: SessionLog, invocations: Invocations) -> Blueprint:
+    """Return the routes over one session and its queue."""
+    api = Blueprint("api", __name__)
+
+    @api.get("/health")
+    async def health() -> Response:  # pyright: ignore[reportUnusedFunction] # the route is its use
+        status = "stopping" if invocations.stopping else log.health
+        body: dict[str, JsonValue] = {
+            "status": status,
+            "session_id": log.session_id,
+            "last_sequence": log.snapshot().last_sequence,
+        }
+        return _json(body, 503 if status in {"stopping", "failed"} else 200)
+
+    @api.get("/api/v1/sessions/<session_id>")
+    async def session(session_id: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        if session_id != log.session_id:
+            return problem(404, "session_not_found", "no such session is active here")
+        return await _session(log.snapshot())
+
+    path = "/api/v1/agent/invocations/<invocation_id>"
+
+    @api.post(path)
+    async def invoke(invocation_id: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        parsed = await _invocation_request(invocation_id)
+        if isinstance(parsed, Response):
+            return parsed
+        text, route = parsed
+        outcome = await invocations.submit(invocation_id, text, route)
+        if isinstance(outcome, InvocationFailure):
+            return problem(failure_status(outcome.code), outcome.code, outcome.message)
+        return _json(_result_value(outcome))
+
+    @api.get(path)
+    async def state(invocation_id: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return _json(_state_value(invocations.state(invocation_id)))
+
+    @api.delete(path)
+    async def cancel(invocation_id: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        invocations.cancel(invocation_id)
+        return _json(_state_value(invocations.state(invocation_id)), 202)
+
+    return api
+
+
+# --- the session --------------------------------------------------------------------------------
+
+
+async def _session(snapshot: Snapshot) -> Response:
+    after = _after(snapshot.last_sequence)
+    if after is None:
+        return problem(
+            422, "invalid_request", f"after must be an integer in 0…{snapshot.last_sequence}"
+        )
+    digest = None if snapshot.digest is None else snapshot.digest.hex()
+    etag = f"{snapshot.session_id}.{snapshot.last_sequence}.{digest}.{after}"
+    if request.if_none_match.contains(etag):
+        response = Response(status=304)  # before the body is made: that is what it saves
+    else:
+        response = Response(
+            await _session_body(snapshot, digest, after), content_type="application/json"
+        )
+    response.set_etag(etag)
+    # Always to be asked again, which the tag makes cheap.
+    response.headers["Cache-Control"] = "no-cache"
+    return response
+
+
+def _after(last_sequence: int) -> int | None:
+    """Return the query's ``after``, 0 for none, None if it is no sequence reached so far."""
+    values = request.args.getlist("after")
+    if not values:
+        return 0
+    text = values[0]
+    # Length first: int() is slow on, and at last refuses, what no sequence can be.
+    if (
+        len(values) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 19
+    ):  # digits of 2**63
+        return None
+    return int(text) if int(text) <= last_sequence else None
+
+
+async def _session_body(snapshot: Snapshot, digest: str | None, after: int) -> str:
+    head = strict_json.dumps(
+        {
+            "session_id": snapshot.session_id,
+            "format_version": FORMAT_VERSION,
+            "last_sequence": snapshot.last_sequence,
+            "digest": digest,
+        }
+    )
+    events = await _in_slices(snapshot[after:], envelope_json)
+    transcript = await _in_slices(
+        snapshot.entries_after(after), lambda entry: strict_json.dumps(entry_value(entry))
+    )
+    return f'{head[:-1]},"events":[{events}],"transcript":[{transcript}]}}'
+
+
+async def _in_slices(values: Iterable[_T], render: Callable[[_T], str]) -> str:
+    """Return the rendered values joined by commas, giving way to other tasks in between."""
+    texts: list[str] = []
+    for index, value in enumerate(values):
+        if index % SLICE_N == 0:
+            await trio.lowlevel.checkpoint()
+        texts.append(render(value))
+    return ",".join(texts)
+
+
+# --- invocations --------------------------------------------------------------------------------
+
+
+async def _invocation_request(invocation_id: str) -> tuple[str, Route | None] | Response:
+    """Return the asked input and route, or the problem with the request."""
+    if request.mimetype != "application/json":
+        return problem(415, "unsupported_media_type", "the body must be application/json")
+    # Raw bytes: the framework's own parser takes NaN and duplicate keys.
+    raw = cast("bytes", await request.get_data(as_text=False))
+    try:
+        body = strict_json.loads(raw.decode())
+    except UnicodeDecodeError:
+        return problem(400, "not_json", "the body is not UTF-8 text")
+    except NotStrictJson as error:
+        return problem(400, "not_json", f"the body is not strict JSON: {error}")
+    fault = document_fault("invocation-request", body)
+    if fault is None and not is_identifier(invocation_id):
+        fault = "the path does not end in an invocation id"
+    if fault is not None:
+        return problem(422, "invalid_request", fault)
+    asked = cast("dict[str, str]", body)
+    route = cast("dict[str, str] | None", asked.get("route"))
+    return asked["input"], None if route is None else Route(route["provider"], route["model"])
+
+
+def _result_value(result: InvocationResult) -> dict[str, JsonValue]:
+    return {
+        "invocation_id": result.invocation_id,
+        "session_id": result.session_id,
+        "turn_id": result.turn_id,
+        "steps": result.steps,
+        "message": message_value(result.message),
+        "finish_reason": result.finish_reason,
+        "last_sequence": result.last_sequence,
+    }
+
+
+def _state_value(state: InvocationState) -> dict[str, JsonValue]:
+    value: dict[str, JsonValue] = {"invocation_id": state.invocation_id, "state": state.state}
+    if state.result is not None:
+        value["result"] = _result_value(state.result)
+    if state.failure is not None:
+        value["error"] = {"code": state.failure.code, "message": state.failure.message}
+    return value
+
+
+def _json(value: JsonValue, status: int = 200) -> Response:
+    return Response(strict_json.dumps(value), status, content_type="application/json")

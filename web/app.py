@@ -1,0 +1,71 @@
+"""The quart-trio application: its routes, and what becomes of their errors.
+
+It owns nothing that must be closed: the server may cancel it at any time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from actors.errors import SessiondError
+from web.api import make_api
+from web.page import make_page
+from web.problems import problem, problem_of
+
+if TYPE_CHECKING:
+    from quart import Response
+
+    from actors.invocations import Invocations
+    from actors.session_log import SessionLog
+
+BODY_BYTES = 1_048_576
+BODY_TIMEOUT_S = 30
+"""How long a request's body may take; one that stalls is answered 408."""
+
+_log = structlog.get_logger()
+
+_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "body_timeout",
+    413: "body_too_large",
+}
+
+
+def create_app(
+    log: SessionLog, invocations: Invocations, body_timeout_s: float = BODY_TIMEOUT_S
+) -> QuartTrio:
+    """Return the application over one session and its queue."""
+    app = QuartTrio(__name__, static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = BODY_BYTES
+    app.config["BODY_TIMEOUT"] = body_timeout_s
+    app.register_blueprint(make_api(log, invocations))
+    app.register_blueprint(make_page())
+    app.register_error_handler(HTTPException, _http_problem)
+    app.register_error_handler(SessiondError, _domain_problem)
+    app.register_error_handler(Exception, _unexpected_problem)
+    return app
+
+
+async def _http_problem(error: HTTPException) -> Response:
+    status = error.code or 500
+    headers: dict[str, str] = {}
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    code = _CODES.get(status, f"http_{status}")
+    return problem(status, code, error.description or error.name, headers)
+
+
+async def _domain_problem(error: SessiondError) -> Response:
+    response = problem_of(error)
+    return await _unexpected_problem(error) if response is None else response
+
+
+async def _unexpected_problem(error: Exception) -> Response:
+    _log.error("request failed", exc_info=error)
+    return problem(500, "internal_error", "an error that should not happen")

@@ -1,0 +1,149 @@
+"""The client behind ``sessiond invoke``: one invocation asked of a running Host.
+
+How it ended is a value (:class:`Answered`, :class:`Refused`, :class:`Unanswered`): none of them
+is a fault of this program.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeAlias
+
+import httpx
+from attrs import frozen
+
+from actors import strict_json
+from actors.errors import ConfigurationError, NotStrictJson
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from actors.strict_json import JsonValue
+
+CONNECT_TIMEOUT_S = 10.0
+CANCEL_TIMEOUT_S = 10.0
+
+
+@frozen
+class Answered:
+    """The Turn completed."""
+
+    text: str
+    """The final assistant message's text; may be empty."""
+
+
+@frozen
+class Refused:
+    """The Host answered with a problem: the Turn failed, or was never begun."""
+
+    code: str
+    detail: str
+
+
+@frozen
+class Unanswered:
+    """No answer of a Host came back; if the request reached it, the Turn may be running."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Answered | Refused | Unanswered
+
+
+class HostClient:
+    """Asks the Host at ``url`` for Turns; a context manager.
+
+    Proxies that the environment names are not used: the Host is on this machine, and what is
+    said to it is nobody else's business.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Prepare to speak to ``url``; nothing is sent yet.
+
+        Raises:
+            ConfigurationError: it is not an http or https URL.
+        """
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigurationError(f"{url!r} is not a URL: {error}") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ConfigurationError(f"{url!r} is not an http URL")
+        self._url = url.rstrip("/")
+        # No read timeout: a Turn takes as long as it takes.
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        self._http = httpx.Client(timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def invoke(self, invocation_id: str, text: str) -> Outcome:
+        """Ask for a Turn and wait for its end, however long that takes.
+
+        Raises:
+            NotStrictJson: the text cannot be sent.
+        """
+        body = strict_json.dumps({"input": text}).encode()
+        try:
+            response = self._http.post(
+                self._address(invocation_id),
+                content=body,
+                headers={"content-type": "application/json"},
+            )
+        except httpx.ConnectError as error:
+            return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
+        except httpx.HTTPError as error:
+            return Unanswered(
+                f"the connection to {self._url} broke ({_worded(error)}); what became of the "
+                f"turn can be learned by asking again with --id {invocation_id}"
+            )
+        if response.status_code != HTTPStatus.OK:
+            return _refusal(response)
+        match _json(response):
+            case {"message": {"content": str(content)}}:
+                return Answered(content)
+            case _:
+                return Unanswered(f"what answers at {self._url} is not a Host")
+
+    def cancel(self, invocation_id: str) -> Refused | Unanswered | None:
+        """Ask for a Turn's cancellation, in a bounded time; None when the Host takes it up."""
+        try:
+            response = self._http.delete(self._address(invocation_id), timeout=CANCEL_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
+        return None if response.status_code == HTTPStatus.ACCEPTED else _refusal(response)
+
+    def _address(self, invocation_id: str) -> str:
+        return f"{self._url}/api/v1/agent/invocations/{invocation_id}"
+
+
+def _refusal(response: httpx.Response) -> Refused | Unanswered:
+    match _json(response):
+        case {"code": str(code), "detail": str(detail)}:
+            return Refused(code, detail)
+        case _:
+            return Unanswered(
+                f"{response.request.url} answered {response.status_code} "
+                f"{response.reason_phrase}, and not as a Host does"
+            )
+
+
+def _json(response: httpx.Response) -> JsonValue:
+    """Return the body's JSON value; None also for a body that is none."""
+    try:
+        return strict_json.loads(response.content.decode())
+    except (UnicodeDecodeError, NotStrictJson):
+        return None
+
+
+def _worded(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,90 @@
+"""The listener, and hypercorn behind it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import resource
+import socket
+import sys
+from typing import TYPE_CHECKING, cast
+
+from hypercorn.config import Config
+from hypercorn.trio import serve as hypercorn_serve  # pyright: ignore[reportUnknownVariableType] # its WSGI half is untyped
+
+from actors.errors import ConfigurationError, ListenError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import trio
+
+BACKLOG_N = 1024
+"""Connections the kernel holds before they are accepted; hypercorn's 100 make a burst wait."""
+GRACE_S = 2.0
+"""How long open connections have once the listener goes: answers are out by then."""
+UNREAD_TIMEOUT_MS = 5_000
+"""How long sent bytes may stay unacknowledged before the kernel gives a connection up. Without
+it, a client that never reads its answer would hold a stop until the deadline."""
+DESCRIPTORS_N = 65_536
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a loopback address; port 0 lets the system choose.
+
+    It listens from here on: two sockets that are only bound can share a port.
+
+    Raises:
+        ConfigurationError: ``host`` is no loopback address.
+        ListenError: the address cannot be taken.
+    """
+    name = "127.0.0.1" if host.lower() == "localhost" else host.strip("[]")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError as error:
+        raise ConfigurationError(f"--host {host}: not an IP address, nor localhost") from error
+    if not address.is_loopback:
+        raise ConfigurationError(
+            f"--host {host}: not a loopback address; the API has no password, use a tunnel"
+        )
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET  # IPv6
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_MS)
+        listener.bind((name, port))
+        listener.listen(BACKLOG_N)
+    except OSError as error:
+        listener.close()
+        raise ListenError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL at which a listener is reached."""
+    address, port = listener.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit on open files as far as is useful and allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_N if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_N, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def serve(application: object, listener: socket.socket, closing: trio.Event) -> None:
+    """Serve until ``closing`` is set; then connections have a grace to finish in."""
+    config = Config()
+    # hypercorn closes the descriptor that it is given; the listener stays its owner's.
+    config.bind = [f"fd://{os.dup(listener.fileno())}"]
+    config.accesslog = None
+    config.errorlog = None  # the application's own log has what matters
+    config.graceful_timeout = GRACE_S
+    config.shutdown_timeout = GRACE_S
+    config.include_server_header = False
+    # hypercorn types ASGI's messages as closed dicts, the guard as open ones.
+    server = cast("Callable[..., Awaitable[None]]", hypercorn_serve)
+    await server(application, config, shutdown_trigger=closing.wait, mode="asgi")
