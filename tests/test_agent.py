@@ -198,13 +198,22 @@ async def test_a_provider_that_fails_fails_the_turn(script: Script, code: str) -
     assert adapter.closed_n == 2
 
 
-async def test_a_message_is_kept_when_the_stream_cannot_be_closed() -> None:
-    """An adapter that fails after its response has nonetheless answered."""
-    adapter = scripted([says("fine")])
+async def test_a_response_is_kept_when_the_stream_cannot_be_closed() -> None:
+    """An adapter that fails after its response has nonetheless answered, and its Turn goes on."""
+    adapter = scripted([calls("one")], [says("fine")])
     adapter.fails_on_close = True
     async with open_session_log("default") as log:
         await Agent(log, routes_to(adapter)).run_turn("a", "hello")
+        assert tags(log.snapshot()) == [INPUT, REQUEST, ANSWER, STARTED, COMPLETED, REQUEST, ANSWER]
+
+
+async def test_nothing_is_taken_of_a_stream_after_its_response() -> None:
+    """An adapter that goes on talking is closed, and what it had yet to say is not asked for."""
+    adapter = scripted([says("fine"), chunk(), says("again")])
+    async with open_session_log("default") as log:
+        await Agent(log, routes_to(adapter)).run_turn("a", "hello")
         assert tags(log.snapshot()) == [INPUT, REQUEST, ANSWER]
+    assert adapter.closed_n == 1
 
 
 async def test_calls_of_tools_that_are_not_there_are_answered() -> None:

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
     from pathlib import Path
 
+    from structlog.typing import EventDict
+
     from actors.snapshot import Snapshot
 
 STATES: tuple[State, ...] = get_args(State)
@@ -68,10 +70,10 @@ NOWHERE = Route("no", "where")
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Generator[None, None, None]:
-    """Keep logs out of the captured output, which could not be written while a disk is full."""
-    with capture_logs():
-        yield
+def logs() -> Generator[list[EventDict], None, None]:
+    """What is logged, which also keeps it out of the captured output while a disk is full."""
+    with capture_logs() as captured:
+        yield captured
 
 
 @asynccontextmanager
@@ -470,26 +472,38 @@ async def test_leaving_the_block_is_a_stop() -> None:
 
 
 async def test_a_bug_in_the_actor_answers_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes out as itself, in a group, and nobody waits for ever."""
+    """It comes out of the actor's task as itself, and nobody waits for ever."""
 
     async def broken(*_: object) -> None:
         await wait_all_tasks_blocked()
         raise ZeroDivisionError
 
     monkeypatch.setattr(Agent, "run_turn", broken)
-    callers: list[Caller] = []
     with trio.fail_after(TIMEOUT_S):
         async with open_session_log("default") as log, trio.open_nursery() as nursery:
-            with pytest.raises(ExceptionGroup) as crashed:
-                async with open_invocations(
-                    log, Agent(log, routes_to(scripted([])))
-                ) as invocations:
-                    callers += [Caller(invocations, each) for each in "ab"]
-                    for caller in callers:
-                        nursery.start_soon(caller.run)
-                    await trio.sleep_forever()
-    assert [type(error) for error in crashed.value.exceptions] == [ZeroDivisionError]
-    assert all(isinstance(caller.answer, ShuttingDown) for caller in callers)
+            invocations = Invocations(log, Agent(log, routes_to(scripted([]))))
+            callers = [await call(nursery, invocations, each) for each in "ab"]
+            with pytest.raises(ZeroDivisionError):
+                await invocations.run()
+            await wait_all_tasks_blocked()
+            assert all(isinstance(caller.answer, ShuttingDown) for caller in callers)
+            with pytest.raises(ShuttingDown):
+                await invocations.submit("c", "hello")
+
+
+async def test_a_cancellation_from_outside_is_a_stop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actor is shielded: it still makes up for what is owed before the block is left."""
+    commits = FailingCommits(monkeypatch)
+    async with open_session_log("default") as log:
+        agent = Agent(log, routes_to(scripted(SWEEP_SCRIPT)))
+        with trio.CancelScope() as scope:
+            async with open_invocations(log, agent) as invocations:
+                commits.all_from = (3, AppendFailed)
+                await invocations.submit("a", "hello")
+                commits.mend()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert recorded_code(log.snapshot()) == "interrupted"
 
 
 # --- a store that fails ---------------------------------------------------------------------------
@@ -553,7 +567,7 @@ async def expect_mended(log: SessionLog, invocations: Invocations, *, owed: bool
 
 
 async def test_an_owed_turn_is_made_up_for_before_its_own_id_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]
 ) -> None:
     """POST of the very id whose end is owed records that end, and runs nothing again."""
     commits = FailingCommits(monkeypatch)
@@ -562,10 +576,12 @@ async def test_an_owed_turn_is_made_up_for_before_its_own_id_is_answered(
         commits.all_from = (3, AppendFailed)
         assert getattr(await invocations.submit("a", "hello"), "code", None) == "store_failed"
         commits.mend()
+        logs.clear()
         with pytest.raises(InvocationMismatch):
             await invocations.submit("a", "other")
         assert getattr(await invocations.submit("a", "hello"), "code", None) == "interrupted"
         assert recorded_code(log.snapshot()) == "interrupted"
+        assert [entry["event"] for entry in logs] == ["turn failed"]
     assert len(adapter.requests) == 1
 
 

@@ -256,8 +256,7 @@ async def test_a_failed_fsync_stops_the_writer_and_the_next_start_decides(
         connections[-1].written = written
         with pytest.raises(OutcomeUnknown):
             await log.append_many([chunk(1), chunk(2)])
-        with pytest.raises(StoreStopped):
-            await log.append(chunk("later"))
+        await refused_with_a_checkpoint(StoreStopped, lambda: log.append(chunk("later")))
         assert log.health == "failed"
         assert log.snapshot() is before
     async with open_session_log(SESSION, path) as log:

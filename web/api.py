@@ -87,7 +87,7 @@ async def _session(snapshot: Snapshot) -> Response:
     digest = None if snapshot.digest is None else snapshot.digest.hex()
     etag = f"{snapshot.session_id}.{snapshot.last_sequence}.{digest}.{after}"
     if request.if_none_match.contains(etag):
-        response = Response(status=304)  # before the body is made: that is what it saves
+        response = Response(b"", 304)  # before the body is made: that is what it saves
     else:
         response = Response(
             await _session_body(snapshot, digest, after), content_type="application/json"

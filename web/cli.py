@@ -118,7 +118,9 @@ def as_text_or_file(ctx: click.Context, param: click.Parameter, value: str) -> s
         raise ConfigurationError(f"{path}: is not UTF-8 text") from error
 
 
-DATABASE = click.argument("path", type=click.Path(path_type=Path))
+# What a path must be is for the reader and the store to say: click would answer with code 2.
+ANY_PATH = click.Path(readable=False, path_type=Path)
+DATABASE = click.argument("path", type=ANY_PATH)
 SESSION_ID = click.option(
     "--session-id",
     callback=as_identifier,
@@ -147,7 +149,7 @@ def cli() -> None:
 @cli.command()
 @click.option(
     "--session-db",
-    type=click.Path(path_type=Path),
+    type=ANY_PATH,
     help="The database, made where there is none.  [default: none, process memory]",
 )
 @SESSION_ID
@@ -352,7 +354,7 @@ def export(path: Path, session_id: str) -> None:
 
 @cli.command()
 @DATABASE
-@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DEST", type=ANY_PATH)
 @click.pass_context
 def backup(ctx: click.Context, path: Path, destination: Path) -> None:
     """Copy the database at PATH to DEST, which must not exist, and verify the copy.
