@@ -11,9 +11,12 @@ transcript    the transcript: which entry an event adds
 turns         the rules that tie events together, and what an unfinished Turn owes
 snapshot      the session in memory, and immutable O(1) views of it
 owner_lock    one Host a file
+rows          a stored row, and SQLite's errors in words
+layout        what a database of ours looks like
 reader        the SQLite file, read-only
 store         the SQLite file, opened for writing
 replay        stored rows back into a checked session
+tasks         a task that runs beside a block of code, and ends after it
 writer        the one task that commits, replies and publishes
 session_log   what others hold of all this
 routes        the adapter protocol, and the table of routes

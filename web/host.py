@@ -18,7 +18,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from actors.agent import Agent, recover
+from actors.agent import DEFAULT_MAX_STEPS, Agent, recover
 from actors.errors import StoreError
 from actors.invocations import open_invocations
 from actors.providers.echo import ECHO_ROUTE, EchoAdapter
@@ -55,7 +55,7 @@ class HostConfig:
     host: str = "127.0.0.1"
     port: int = 8765
     system_prompt: str = ""
-    max_steps: int = 8
+    max_steps: int = DEFAULT_MAX_STEPS
     log_format: LogFormat = "console"
     log_level: str = "info"
 
@@ -123,7 +123,7 @@ async def _run(config: HostConfig, stop: _Stop) -> None:
             )
         await recover(log)
         routes = RouteTable(ECHO_ROUTE, {ECHO_ROUTE: EchoAdapter()})
-        agent = Agent(log, routes, config.system_prompt)
+        agent = Agent(log, routes, config.system_prompt, config.max_steps)
         async with open_invocations(log, agent) as invocations:
             await _serve_until_stopped(config, stop, log, invocations)
         _log.info("session closing", session=log.session_id)
