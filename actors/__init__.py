@@ -10,9 +10,9 @@ history       the model history: which messages an event adds, and their running
 transcript    the transcript: which entry an event adds
 turns         the rules that tie events together, and what an unfinished Turn owes
 snapshot      the session in memory, and immutable O(1) views of it
-owner_lock    one Host a file
 rows          a stored row, and SQLite's errors in words
 layout        what a database of ours looks like
+owner_lock    one Host a file
 reader        the SQLite file, read-only
 store         the SQLite file, opened for writing
 replay        stored rows back into a checked session

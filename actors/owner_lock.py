@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from actors.errors import StoreError
+from actors.layout import refuse_hard_links
+from actors.rows import sync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,14 +43,15 @@ class OwnerLock:
         try:
             descriptor = os.open(
                 real.with_name(real.name + LOCK_SUFFIX),
-                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
                 0o600,
             )
         except OSError as error:
             raise StoreError(f"cannot write the lock file: {error.strerror}", path) from error
         try:
             _lock(descriptor, path)
-            _refuse_hard_links(real, path)
+            if real.exists():
+                refuse_hard_links(real.stat(), path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -64,7 +67,7 @@ def _real_path(path: Path) -> Path:
         real = path.resolve()
         if real.is_dir():
             raise StoreError("is a directory", path)
-        real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_parents(real.parent)
     except FileExistsError as error:
         raise StoreError("a parent is not a directory", path) from error
     except RuntimeError as error:  # a loop of symlinks, before Python 3.13
@@ -72,6 +75,14 @@ def _real_path(path: Path) -> Path:
     except OSError as error:
         raise StoreError(f"cannot be reached: {error.strerror}", path) from error
     return real
+
+
+def _make_parents(directory: Path) -> None:
+    missing = [place for place in (directory, *directory.parents) if not place.exists()]
+    for place in reversed(missing):
+        # One by one: with ``parents=True`` the mode is the last one's alone.
+        place.mkdir(mode=0o700, exist_ok=True)
+        sync(place.parent, os.O_RDONLY)  # or power loss could take away all that is put inside
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -89,13 +100,3 @@ def _lock(descriptor: int, path: Path) -> None:
         # On a full disk the id cannot be written. The lock holds all the same, and a Host that
         # only reads is still of use there.
         os.ftruncate(descriptor, 0)
-
-
-def _refuse_hard_links(real: Path, path: Path) -> None:
-    # SQLite names the -wal after the path: two names of one file would mean two of them.
-    try:
-        links_n = real.stat().st_nlink
-    except FileNotFoundError:
-        return
-    if links_n > 1:
-        raise StoreError(f"has {links_n} hard links; a database must have one name", path)

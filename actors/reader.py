@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.errors import StoreError
-from actors.layout import Contents, check_layout, first_look
-from actors.rows import Row, describe
+from actors.layout import Contents, check_layout, first_look, refuse_orphans
+from actors.rows import Row, describe, primary_code, sync
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -35,7 +36,13 @@ _SESSIONS = """WITH RECURSIVE ids(id) AS (
                  SELECT (SELECT min(session_id) FROM session_events WHERE session_id > id)
                  FROM ids WHERE id IS NOT NULL)
                SELECT id FROM ids WHERE id IS NOT NULL"""
+# (session id, last sequence) of each session, by the same steps.
+_ENDS = f"""SELECT id, (SELECT max(sequence) FROM session_events WHERE session_id = id)
+            FROM ({_SESSIONS})"""  # noqa: S608 (a constant of this module)
 _LEAST_SEQUENCE = -(2**63)
+_BACKUP_PAGES = 1024
+# What SQLite says where it may not make its -shm; a busy file is another matter.
+_NO_SHM = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 
 
 class Reader:
@@ -80,7 +87,7 @@ class Reader:
         return int(sequence)
 
     def rows(self, session_id: str, after: int | None = None, limit: int = PAGE_ROWS) -> list[Row]:
-        """Return up to ``limit`` rows with a sequence above ``after``, in order.
+        """Return up to ``limit`` rows, 1,000 at most, with a sequence above ``after``, in order.
 
         None starts at the least there is, which in a sound session is 1. The rows are as
         stored; bytes that are no UTF-8 come as lone surrogates.
@@ -89,7 +96,10 @@ class Reader:
             StoreError: the file cannot be read, or a column has another type than it must.
         """
         start = _LEAST_SEQUENCE if after is None else after
-        rows = [Row(*columns) for columns in self._fetch(_PAGE, session_id, start, limit)]
+        rows = [
+            Row(*columns)
+            for columns in self._fetch(_PAGE, session_id, start, min(limit, PAGE_ROWS))
+        ]
         for row in rows:
             if tuple(map(type, row)) != _COLUMN_TYPES:
                 raise StoreError(
@@ -97,27 +107,54 @@ class Reader:
                 )
         return rows
 
-    def backup(self, destination: Path) -> None:
+    def backup(self, destination: Path, progress: Callable[[int, int], None] | None = None) -> None:
         """Write a consistent copy of the whole file to ``destination``, mode 0600.
 
-        In one read transaction: copying in pieces would begin anew whenever a Host commits.
+        All in one read transaction, however long it takes: a copy that let go between its
+        pieces would begin anew whenever a Host commits. ``progress`` is called after each
+        piece with the pages copied and the pages there are.
 
         Raises:
-            StoreError: the destination exists or cannot be written; what was begun is removed.
+            StoreError: the destination exists, or the copy cannot be written or is not
+                complete; what was begun is removed.
         """
         try:
+            real = destination.resolve()
+            refuse_orphans(real, destination)
             os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except OSError as error:
             raise StoreError(f"cannot be made: {error.strerror}", destination) from error
-        try:
-            with closing(sqlite3.connect(destination)) as copy:
-                self._connection.backup(copy)
-        except sqlite3.Error as error:
-            destination.unlink(missing_ok=True)
-            raise StoreError(f"cannot be copied to: {describe(error)}", destination) from error
-        except BaseException:
-            destination.unlink(missing_ok=True)
-            raise
+        with ExitStack() as begun:
+            begun.callback(real.unlink, missing_ok=True)
+            try:
+                self._copy_to(real, destination, progress)
+                sync(real.parent, os.O_RDONLY)
+            except sqlite3.Error as error:
+                raise StoreError(f"cannot be copied to: {describe(error)}", destination) from error
+            except OSError as error:
+                raise StoreError(f"cannot be written: {error.strerror}", destination) from error
+            begun.pop_all()
+
+    def _copy_to(
+        self, real: Path, destination: Path, progress: Callable[[int, int], None] | None
+    ) -> None:
+        def report(_status: int, remaining: int, total: int) -> None:
+            if progress is not None:
+                progress(total - remaining, total)
+
+        source = self._connection
+        with closing(sqlite3.connect(f"{real.as_uri()}?mode=rw", uri=True)) as copy:
+            source.execute("BEGIN")
+            try:
+                ends = source.execute(_ENDS).fetchall()
+                source.backup(copy, pages=_BACKUP_PAGES, progress=report)
+            finally:
+                source.execute("ROLLBACK")
+        # Opened anew: what matters is what the next program finds. Nobody else knows the file
+        # yet, and ``mode=ro`` alone would leave a -wal and a -shm beside it.
+        with ExitStack() as owned:
+            if _open(real, "ro&immutable=1", owned).execute(_ENDS).fetchall() != ends:
+                raise StoreError("the copy is not complete", destination)
 
     def _fetch(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         try:
@@ -132,15 +169,13 @@ def is_fresh(path: Path) -> bool:
     Raises:
         StoreError: what is there is not ours, or cannot be read.
     """
-    real, contents = _look(path)
-    if contents is not Contents.EMPTY_DATABASE:
-        return contents is Contents.NOTHING
-    # Only the header says so, and the news may still be in the -wal.
+    real, contents = first_look(path)
+    if contents is Contents.NOTHING:
+        return True
+    # Beyond the header: the news may still be in the -wal, or a -journal may take them back.
     with ExitStack() as owned:
-        try:
-            return check_layout(_connect(real, path, owned), path) is Contents.EMPTY_DATABASE
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot be read: {describe(error)}", path) from error
+        _, contents = _connect_and_look(real, path, owned)
+        return contents is Contents.EMPTY_DATABASE
 
 
 def open_reader(path: Path) -> Reader:
@@ -149,29 +184,26 @@ def open_reader(path: Path) -> Reader:
     Raises:
         StoreError: there is none, it is not ours, or it is damaged.
     """
-    real, contents = _look(path)
+    real, contents = first_look(path)
     if contents is Contents.NOTHING:
         raise StoreError("there is no database", path)
     with ExitStack() as owned:
-        try:
-            connection = _connect(real, path, owned)
-            if check_layout(connection, path) is not Contents.OURS:
-                raise StoreError("there is nothing in the database yet", path)
-            _check_integrity(connection, path)
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot be read: {describe(error)}", path) from error
+        connection, contents = _connect_and_look(real, path, owned)
+        if contents is not Contents.OURS:
+            raise StoreError("there is nothing in the database yet", path)
+        _check_integrity(connection, path)
         return Reader(connection, path, owned.pop_all())
 
 
-def _look(path: Path) -> tuple[Path, Contents]:
+def _connect_and_look(
+    real: Path, path: Path, owned: ExitStack
+) -> tuple[sqlite3.Connection, Contents]:
     try:
-        real = path.resolve()
-        return real, first_look(real)
-    except StoreError as error:
-        raise StoreError(error.fault, path) from error
-    except RuntimeError as error:  # what resolve() made of a loop before Python 3.13
-        raise StoreError("is a loop of symbolic links", path) from error
-    except OSError as error:
+        connection = _connect(real, path, owned)
+        return connection, check_layout(connection, path)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot be read: {describe(error)}", path) from error
+    except OSError as error:  # from making a private copy
         raise StoreError(f"cannot be read: {error.strerror}", path) from error
 
 
@@ -188,6 +220,8 @@ def _connect(real: Path, path: Path, owned: ExitStack) -> sqlite3.Connection:
     try:
         return _open(real, "ro", owned)
     except sqlite3.OperationalError as error:
+        if primary_code(error) not in _NO_SHM:
+            raise
         if _size(real, "-wal") == 0:
             return _open(real, "ro&immutable=1", owned)
         if not real.with_name(real.name + "-shm").exists():
@@ -234,6 +268,9 @@ def _private_copy(real: Path, suffix: str, owned: ExitStack) -> Path:
 def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
     # Not quick_check: that does not see a row which the key's index has lost, and reading goes
     # by the index.
-    ((verdict,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    try:
+        ((verdict,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.Error as error:
+        raise StoreError(f"is damaged: {describe(error)}", path) from error
     if verdict != "ok":
         raise StoreError(f"is damaged: {' '.join(str(verdict).split())}", path)

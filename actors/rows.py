@@ -1,11 +1,13 @@
-"""A stored row, and SQLite's errors in words: what reading and writing the file share."""
+"""A stored row, SQLite's errors, a sync to disk: what reading and writing the file share."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import sqlite3
+    from pathlib import Path
 
 
 class Row(NamedTuple):
@@ -24,3 +26,25 @@ def describe(error: sqlite3.Error) -> str:
     """Return SQLite's words for an error, with its symbolic name where it has one."""
     name = getattr(error, "sqlite_errorname", None)
     return f"{error} ({name})" if name else str(error)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """Return which kind of error it is, without the detail of an extended result code.
+
+    The kind is in the low eight bits (sqlite.org/rescode.html). What Python's own layer raises
+    has no code and counts as ``SQLITE_ERROR``.
+    """
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def sync(path: Path, flags: int) -> None:
+    """Have the disk keep a file's content, or with ``O_RDONLY`` a directory's names.
+
+    Raises:
+        OSError: it did not.
+    """
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

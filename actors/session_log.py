@@ -20,6 +20,7 @@ from actors.reader import PAGE_ROWS, is_fresh, open_reader
 from actors.replay import replay_rows
 from actors.snapshot import Snapshot, Timeline
 from actors.store import MemoryStore, Store, open_store
+from actors.tasks import running_beside
 from actors.values import is_identifier
 from actors.writer import Health, Writer
 
@@ -124,11 +125,13 @@ async def open_session_log(
     path = None if database is None else _absolute(database)
     async with _opened(timeline, path, on_progress) as (store, other_session_ids):
         writer = Writer(timeline, store, path)
-        async with _serving(writer):
+        async with running_beside(writer.run, writer.close):
             yield SessionLog(timeline, writer, path, other_session_ids)
 
 
 def _absolute(database: Path | str) -> Path:
+    if "\0" in str(database):
+        raise StoreError(f"{str(database)!r:.150} cannot be a path: it holds U+0000")
     # The working directory may change while the log is open; the file does not.
     return Path(database).absolute()
 
@@ -207,41 +210,3 @@ async def _closed_at_end(store: Store) -> AsyncGenerator[None, None]:
 async def _close(store: Store) -> None:
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(store.close)
-
-
-@asynccontextmanager
-async def _serving(writer: Writer) -> AsyncGenerator[None, None]:
-    """Run the writer beside the block and let it finish when the block is left.
-
-    The nursery is nobody's business outside: neither the block's exception nor, if it comes
-    alone, the writer's is wrapped in a group.
-    """
-    failure: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            ended = trio.Event()
-            nursery.start_soon(_run, writer, ended)
-            try:
-                yield
-            except BaseException as error:  # noqa: BLE001 # raised again below
-                failure = error
-            writer.close()
-            with trio.CancelScope(shield=True):
-                await ended.wait()
-            if failure is not None and nursery.cancel_scope.cancel_called:
-                # The writer has crashed and thereby cancelled the block. What comes of that
-                # must end in here, where the cancellation is known as the nursery's own.
-                raise failure
-    except BaseExceptionGroup as group:
-        failure, *others = group.exceptions
-        if others:
-            raise
-    if failure is not None:
-        raise failure
-
-
-async def _run(writer: Writer, ended: trio.Event) -> None:
-    try:
-        await writer.run()
-    finally:
-        ended.set()

@@ -21,7 +21,7 @@ from actors.layout import (
     check_layout,
     first_look,
 )
-from actors.rows import describe
+from actors.rows import describe, primary_code, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ _LAST = """SELECT sequence, digest FROM session_events
            WHERE session_id = ? ORDER BY sequence DESC LIMIT 1"""
 # Extended result codes, from the list at sqlite.org/rescode.html.
 _FSYNC_FAILURES = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+_HELD_BY_ANOTHER = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class MemoryStore:
@@ -77,35 +78,42 @@ class Store:
             connection.executemany(_INSERT, rows)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise self._judge(error) from error
+            raise self._account_for(error) from error
         self._last = (rows[-1].sequence, rows[-1].digest)
 
-    def _judge(self, error: sqlite3.Error) -> StoreError:
+    def _account_for(self, error: sqlite3.Error) -> StoreError:
         """Make sure that no transaction is open, and find out what became of the failed one."""
         fault = f"the database cannot be written: {describe(error)}"
-        if getattr(error, "sqlite_errorcode", None) in _FSYNC_FAILURES:
-            # The pages may be on the disk or not, and a crash may yet bring them back.
-            return OutcomeUnknown(fault, self._path)
         try:
             # Some errors (a full disk) have rolled back by themselves, some have not.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             last = read_last(self._connection, self._session_id)
         except sqlite3.Error as second:
-            return OutcomeUnknown(f"{fault}; then it could not be read: {second}", self._path)
+            return OutcomeUnknown(
+                f"{fault}; then it could not be read: {describe(second)}", self._path
+            )
+        if getattr(error, "sqlite_errorcode", None) in _FSYNC_FAILURES:
+            # Whatever was just read: the frames may be on the disk or not, and a crash may yet
+            # bring them back.
+            return OutcomeUnknown(fault, self._path)
         if last != self._last:
             return OutcomeUnknown(
                 f"{fault}; its last event is {last[0]} where {self._last[0]} was committed last",
                 self._path,
             )
-        # If it was only the -wal that could not grow, emptying it makes room. It is no fault
-        # if that fails too: the append has failed already, and the next one tries again.
-        with suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if primary_code(error) not in _HELD_BY_ANOTHER:  # that one would be waited for again
+            # If it was only the -wal that could not grow, emptying it makes room. It is no fault
+            # if that fails too: the append has failed already, and the next one tries again.
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return AppendFailed(fault, self._path)
 
     def close(self) -> None:
         """Move all that is in the ``-wal`` into the file, and close it.
+
+        The ``-wal`` goes with that, unless another program has the file open. One that is in
+        the middle of reading keeps what it needs: its rows are safe there, and that is no error.
 
         Raises:
             StoreError: it could not be moved. It is safe where it is; the next start reads it.
@@ -126,12 +134,13 @@ def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> S
     and digest of the session's last row as it was read, ``(0, None)`` for a new session.
 
     Raises:
-        StoreError: the file cannot be made or written, is not durable as asked, or ends
-            elsewhere than at ``last``.
+        StoreError: the file is not ours, cannot be made or written, is not durable as asked, or
+            ends elsewhere than at ``last``.
     """
-    real = path.resolve()
+    real, contents = first_look(path)
     try:
-        if first_look(real) is Contents.NOTHING:
+        _require_writable(real)
+        if contents is Contents.NOTHING:
             create(real)
         connection = connect(real)
     except sqlite3.Error as error:
@@ -152,6 +161,13 @@ def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> S
     return Store(connection, path, session_id, last)
 
 
+def _require_writable(real: Path) -> None:
+    # Asked of the system: SQLite opens a file that may only be read without a word, and a
+    # rename goes over one.
+    with suppress(FileNotFoundError):
+        os.close(os.open(real, os.O_RDWR))
+
+
 def create(real: Path) -> None:
     """Make a complete, empty database at ``real``, or nothing at all if killed on the way.
 
@@ -159,24 +175,18 @@ def create(real: Path) -> None:
     instant, finds either no database or one that needs no roll-back.
     """
     draft = real.with_name(real.name + "-new")
-    for leftover in (draft, draft.with_name(draft.name + "-journal")):
-        leftover.unlink(missing_ok=True)
+    for suffix in ("", "-journal", "-wal", "-shm"):  # what a start left behind that was killed
+        draft.with_name(draft.name + suffix).unlink(missing_ok=True)
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     with closing(connect(draft)) as connection:
         _define(connection)
         # Only now: the switch alone would leave a database behind that is not ours yet.
         connection.execute("PRAGMA journal_mode=WAL").fetchall()
-    _sync(draft, os.O_RDWR)
+    sync(draft, os.O_RDWR)
+    # Only one that restores nothing was let through; beside a database it would truncate that.
+    real.with_name(real.name + "-journal").unlink(missing_ok=True)
     draft.rename(real)
-    _sync(real.parent, os.O_RDONLY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(real.parent, os.O_RDONLY)
 
 
 def connect(real: Path) -> sqlite3.Connection:
@@ -216,7 +226,10 @@ def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
 def _check_last(
     connection: sqlite3.Connection, session_id: str, last: tuple[int, bytes | None], path: Path
 ) -> None:
+    # As a write: a -wal that may only be read opens without a word, and is found out here.
+    connection.execute("BEGIN IMMEDIATE")
     found = read_last(connection, session_id)
+    connection.execute("ROLLBACK")
     if found != last:
         raise StoreError(
             f"was written by another program while it was opened: its last event is {found[0]}, "

@@ -18,8 +18,9 @@ async def running_beside(
     """Run ``task`` while the block runs; then call ``stop`` and wait until the task has ended.
 
     The wait is shielded: the task is one that the block's own clean-up still needs, and it must
-    end by itself once ``stop`` was called. An exception of the block comes out as it is, one of
-    the task in an ExceptionGroup, after the block was cancelled.
+    end by itself once ``stop`` was called. A task that raises cancels the block. The nursery is
+    nobody's business outside: an exception that comes alone, the block's or the task's, is not
+    wrapped in a group; only if both raise do they come out in one.
     """
     failure: BaseException | None = None
     ended = trio.Event()
@@ -30,17 +31,23 @@ async def running_beside(
         finally:
             ended.set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 # raised again below, not wrapped in a group
-            failure = error
-        finally:
-            # Waiting here rather than in the nursery's exit, which would turn a cancellation
-            # from outside into a group and lose the block's own exception.
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001 # raised again below
+                failure = error
             stop()
             with trio.CancelScope(shield=True):
                 await ended.wait()
+            if failure is not None and nursery.cancel_scope.cancel_called:
+                # The task has raised and thereby cancelled the block. What comes of that must
+                # end in here, where the cancellation is known as the nursery's own.
+                raise failure
+    except BaseExceptionGroup as group:
+        failure, *others = group.exceptions
+        if others:
+            raise
     if failure is not None:
         raise failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -17,9 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from types import TracebackType
     from typing import Self
+
+# The processes under test buffer what they write, as they do for everybody.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 TREE = Path(__file__).parent.parent
 SESSIOND = [sys.executable, "-m", "web"]
@@ -27,15 +31,30 @@ PATIENCE_S = 60.0
 """How long a process may take for anything before the test fails; a busy machine is slow."""
 ANNOUNCED = "sessiond listening on "
 
-AS_NOBODY = """
-import os, sys
-import actors.providers.echo, web.cli, web.client, web.host, web.offline  # while they can be read
+FORKS = """
+import json, os, sys, tempfile
+import actors.providers.echo, web.client, web.host, web.offline  # what commands import late
 from web.__main__ import main
-if os.geteuid() == 0:  # to root nothing is forbidden
+
+if json.loads(sys.argv[2]) and os.geteuid() == 0:  # to root nothing is forbidden
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-main()
+told = []
+for arguments in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            sys.argv = ["sessiond", *arguments]
+            main()
+            sys.exit()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for file in (output, errors):
+            file.seek(0)
+        told.append([code, output.read().decode(), errors.read().decode()])
+print(json.dumps(told))
 """
 
 Document = dict[str, Any]
@@ -60,17 +79,32 @@ def sessiond(
     )
 
 
-def unprivileged(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command without root's powers."""
-    return subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, *arguments],
+def sessiond_each(
+    commands: Sequence[Sequence[str | Path]], *, as_nobody: bool = False
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run each command in a process of its own, one after the other, with the imports shared.
+
+    ``as_nobody`` takes root's powers away first, where there are any.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS, json.dumps(commands, default=str), json.dumps(as_nobody)],
         cwd=TREE,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         encoding="utf-8",
-        timeout=PATIENCE_S,
-        check=False,
-    )
+        start_new_session=True,  # so that a command which does not end can be ended with it
+    ) as process:
+        try:
+            told, errors = process.communicate(timeout=PATIENCE_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    assert process.returncode == 0, errors
+    return [
+        subprocess.CompletedProcess(command, code, output, errors)
+        for command, (code, output, errors) in zip(commands, json.loads(told), strict=True)
+    ]
 
 
 @contextmanager

@@ -7,6 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from agent_support import (
+    SCRIPTED,
+    TIMEOUT_S,
+    FailingCommits,
+    Gate,
+    Script,
+    assert_nothing_owed,
+    calls,
+    chunk,
+    cut_after,
+    fails,
+    full_disk,
+    recorded_code,
+    requested_n,
+    routes_to,
+    says,
+    scripted,
+    tags,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -34,25 +53,6 @@ from actors.session_log import open_session_log
 from actors.strict_json import MAX_BYTES
 from actors.turns import TurnRecord
 from actors.values import AssistantMessage, Route, ToolMessage, Usage, UserMessage
-from tests.agent_support import (
-    SCRIPTED,
-    TIMEOUT_S,
-    FailingCommits,
-    Gate,
-    Script,
-    assert_nothing_owed,
-    calls,
-    chunk,
-    cut_after,
-    fails,
-    full_disk,
-    recorded_code,
-    requested_n,
-    routes_to,
-    says,
-    scripted,
-    tags,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Generator

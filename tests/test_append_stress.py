@@ -54,7 +54,9 @@ class UnreliableConnection(sqlite3.Connection):
             super().execute(self.last_commit)
             raise io_error(sqlite3.SQLITE_IOERR_FSYNC)
         begins_or_ends = sql in {"BEGIN IMMEDIATE", "COMMIT"}
-        if self.chance is not None and begins_or_ends and self.chance.random() < 0.1:
+        # The first one always: then no run is without a failure, whatever the chances.
+        fails = self.chance is not None and (self.failures_n == 0 or self.chance.random() < 0.1)
+        if fails and begins_or_ends:
             self.failures_n += 1
             raise io_error(sqlite3.SQLITE_IOERR_WRITE)
         return super().execute(sql, *parameters)

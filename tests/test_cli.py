@@ -225,6 +225,23 @@ def test_export_of_unsound_session(tmp_path: Path, fault_at: int) -> None:
     assert f"sequence {fault_at}: the digest does not match" in failure_of(exported)
 
 
+def test_export_tells_a_fault_last(tmp_path: Path) -> None:
+    """Where both streams meet, the fault is told after all that came before it."""
+    path = damaged(tmp_path / "session.sqlite3", SOUND, 3)
+    done = subprocess.run(
+        [*SESSIOND, "export", path],
+        cwd=TREE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    *exported, last = done.stdout.splitlines()
+    assert [json.loads(line)["sequence"] for line in exported] == [1, 2, 3]
+    assert last.startswith("sessiond: error: ")
+
+
 def test_export_is_utf8_in_any_locale(tmp_path: Path) -> None:
     """Programs read it: what it writes does not depend on how the terminal is set."""
     path = tmp_path / "session.sqlite3"
@@ -385,10 +402,11 @@ def test_environment_is_used(database: Path) -> None:
     assert json.loads(shown.stdout)["session_id"] == "default"
 
 
-def test_version() -> None:
+def test_version(database: Path) -> None:
     """--version prints it; a variable of that name in the environment is somebody else's."""
     assert re.fullmatch(r"sessiond \d+\.\d+\.\d+\n", run("--version").stdout)
-    assert "Usage: " in run("--help", SESSIOND_VERSION="9.9").stdout
+    for value in ("1", "9.9"):
+        assert run("verify", database, SESSIOND_VERSION=value).stdout.startswith("ok: ")
 
 
 USAGE_ERRORS: list[list[str]] = [

@@ -8,6 +8,23 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 import trio
+from agent_support import (
+    TIMEOUT_S,
+    FailingCommits,
+    Gate,
+    Script,
+    ScriptedAdapter,
+    assert_nothing_owed,
+    calling_at,
+    calls,
+    chunk,
+    fails,
+    full_disk,
+    recorded_code,
+    routes_to,
+    says,
+    scripted,
+)
 from structlog.testing import capture_logs
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
@@ -39,23 +56,6 @@ from actors.invocations import (
 )
 from actors.session_log import SessionLog, open_session_log
 from actors.values import AssistantMessage, Route
-from tests.agent_support import (
-    TIMEOUT_S,
-    FailingCommits,
-    Gate,
-    Script,
-    ScriptedAdapter,
-    assert_nothing_owed,
-    calling_at,
-    calls,
-    chunk,
-    fails,
-    full_disk,
-    recorded_code,
-    routes_to,
-    says,
-    scripted,
-)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attrs import frozen
 from log_support import Conversation, chained, rows_of, write_rows
 from process_support import (
     HostProcess,
     error_line,
     public_directory,
     sessiond,
-    unprivileged,
+    sessiond_each,
     wal_of,
 )
 
@@ -25,6 +26,7 @@ from actors.reader import open_reader
 from web.offline import SessionReport, verify_sessions
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
 
     from actors.rows import Row
@@ -56,6 +58,7 @@ def replace_rows(database: Path, rows: Sequence[Row]) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
+SERVE = ["serve", "--port", "0", "--session-db"]
 SOUND = rows_of(Conversation().every_variant())
 
 
@@ -109,27 +112,9 @@ def verified(database: Path) -> list[SessionReport]:
 
 def refused(database: Path | str, *options: str) -> str:
     """The line of a Host that must not start; it announced nothing on standard output."""
-    done = sessiond("serve", "--port", "0", "--session-db", database, *options)
+    done = sessiond(*SERVE, database, *options)
     assert done.stdout == ""
     return error_line(done)
-
-
-@pytest.mark.parametrize("fault", FAULTY_ROWS)
-def test_unsound_session_is_refused(tmp_path: Path, fault: str) -> None:
-    """A session that no append could have written: one line, exit code 1, the file untouched."""
-    rows, told = FAULTY_ROWS[fault]
-    database = tmp_path / "session.sqlite3"
-    write_rows(database, SOUND)
-    replace_rows(database, rows)
-    before = database.read_bytes()
-    line = refused(database)
-    assert str(database) in line
-    assert told in line
-    assert database.read_bytes() == before
-    assert not wal_of(database).exists() or wal_of(database).stat().st_size == 0
-    (report,) = verified(database)  # and the offline commands say the same
-    assert report.fault is not None
-    assert report.fault in line
 
 
 def make_text_file(path: Path) -> None:
@@ -170,17 +155,63 @@ FAULTY_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTY_FILES)
-def test_wrong_file_is_refused(tmp_path: Path, fault: str) -> None:
-    """What is no sound database of ours: one line that names it, exit code 1, left as it was."""
-    make, told = FAULTY_FILES[fault]
-    path = tmp_path / "session.sqlite3"
-    make(path)
-    before = path.read_bytes() if path.is_file() else None
-    line = refused(path)
-    assert str(path) in line
+@frozen
+class Refusal:
+    """A Host that was asked to start on a faulty file, and what it did."""
+
+    path: Path
+    before: bytes | None
+    """The file's content; None for a directory."""
+    done: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refusal]:
+    """A start on each of the faulty files."""
+    paths: dict[str, Path] = {}
+    for fault in (*FAULTY_ROWS, *FAULTY_FILES):
+        path = paths[fault] = tmp_path_factory.mktemp("faulty") / "session.sqlite3"
+        if fault in FAULTY_FILES:
+            FAULTY_FILES[fault][0](path)
+        else:
+            write_rows(path, SOUND)
+            replace_rows(path, FAULTY_ROWS[fault][0])
+    before = {fault: content_of(path) for fault, path in paths.items()}
+    starts = sessiond_each([[*SERVE, path] for path in paths.values()])
+    return {
+        fault: Refusal(path, before[fault], done)
+        for (fault, path), done in zip(paths.items(), starts, strict=True)
+    }
+
+
+def content_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def assert_refused(refusal: Refusal, told: str) -> str:
+    assert refusal.done.stdout == ""
+    line = error_line(refusal.done)
+    assert str(refusal.path) in line
     assert told in line
-    assert (path.read_bytes() if path.is_file() else None) == before
+    assert content_of(refusal.path) == refusal.before
+    wal = wal_of(refusal.path)
+    assert not wal.exists() or wal.stat().st_size == 0
+    return line
+
+
+@pytest.mark.parametrize("fault", FAULTY_ROWS)
+def test_unsound_session_is_refused(refusals: dict[str, Refusal], fault: str) -> None:
+    """A session that no append could have written: one line, exit code 1, the file untouched."""
+    line = assert_refused(refusals[fault], FAULTY_ROWS[fault][1])
+    (report,) = verified(refusals[fault].path)  # and the offline commands say the same
+    assert report.fault is not None
+    assert report.fault in line
+
+
+@pytest.mark.parametrize("fault", FAULTY_FILES)
+def test_wrong_file_is_refused(refusals: dict[str, Refusal], fault: str) -> None:
+    """What is no sound database of ours: one line that names it, exit code 1, left as it was."""
+    assert_refused(refusals[fault], FAULTY_FILES[fault][1])
 
 
 def test_parent_is_a_file(tmp_path: Path) -> None:
@@ -241,17 +272,14 @@ def test_port_in_use_is_refused(tmp_path: Path) -> None:
 def test_forbidden_places_are_refused() -> None:
     """A file or a parent that may not be read or written: one line with its name, exit code 1."""
     with public_directory() as directory:
-        database = directory / "session.sqlite3"
-        write_rows(database, SOUND)
-        before = database.read_bytes()
-        for mode in (0o000, 0o444):
-            database.chmod(mode)
-            assert str(database) in forbidden(database)
-        assert database.read_bytes() == before
-        for new in (directory / "new.sqlite3", directory / "new" / "new.sqlite3"):
-            assert str(new) in forbidden(new)
-            assert not new.exists()
-
-
-def forbidden(database: Path) -> str:
-    return error_line(unprivileged("serve", "--port", "0", "--session-db", database))
+        unreadable, unwritable = directory / "unreadable.sqlite3", directory / "unwritable.sqlite3"
+        for path, mode in ((unreadable, 0o000), (unwritable, 0o444)):
+            write_rows(path, SOUND)
+            path.chmod(mode)
+        beside, below = directory / "new.sqlite3", directory / "new" / "new.sqlite3"
+        before = {path: content_of(path) for path in directory.iterdir()}
+        paths = (unreadable, unwritable, beside, below)
+        for done in sessiond_each([[*SERVE, path] for path in paths], as_nobody=True):
+            assert str(done.args[-1]) in error_line(done)
+            assert done.stdout == ""
+        assert {path: content_of(path) for path in directory.iterdir()} == before

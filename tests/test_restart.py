@@ -20,7 +20,7 @@ from process_support import (
     error_line,
     public_directory,
     sessiond,
-    unprivileged,
+    sessiond_each,
     wait_until,
     wal_of,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-KILLS_N = 8
+KILLS_N = 6
 KILLS_UNDER_STRESS_N = 60
 LONG_TEXT = "word " * 20_000
 """An echoed Turn of so many chunks does not end before a test has looked at it."""
@@ -306,12 +306,20 @@ def test_offline_commands_beside_a_host(tmp_path: Path) -> None:
 
 
 def assert_readable(database: Path, session: Document, copy: Path) -> None:
-    assert json.loads(sessiond("show", database, "--json").stdout) == session
-    exported = sessiond("export", database).stdout.splitlines()
-    assert list(map(json.loads, exported)) == session["events"]
-    assert sessiond("verify", database).stdout.startswith("ok: ")
-    assert sessiond("backup", database, copy).returncode == 0
-    assert json.loads(sessiond("show", copy, "--json").stdout) == session
+    shown, exported, verified, copied, shown_copy = sessiond_each(
+        [
+            ["show", database, "--json"],
+            ["export", database],
+            ["verify", database],
+            ["backup", database, copy],
+            ["show", copy, "--json"],
+        ]
+    )
+    assert json.loads(shown.stdout) == session
+    assert list(map(json.loads, exported.stdout.splitlines())) == session["events"]
+    assert verified.stdout.startswith("ok: ")
+    assert copied.returncode == 0, copied.stderr
+    assert json.loads(shown_copy.stdout) == session
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -333,12 +341,21 @@ def test_offline_in_read_only_directory(tmp_path: Path, *, killed: bool) -> None
         elsewhere.chmod(0o777)
         database, copy = directory / "session.sqlite3", elsewhere / "copy.sqlite3"
 
-        assert json.loads(unprivileged("show", database, "--json").stdout) == session
-        exported = unprivileged("export", database).stdout.splitlines()
-        assert list(map(json.loads, exported)) == session["events"]
-        assert unprivileged("verify", database).stdout.startswith("ok: ")
         beside = directory / "copy.sqlite3"
-        assert str(beside) in error_line(unprivileged("backup", database, beside))
-        assert unprivileged("backup", database, copy).returncode == 0
-        assert json.loads(sessiond("show", copy, "--json").stdout) == session
+        shown, exported, verified, refused, copied = sessiond_each(
+            [
+                ["show", database, "--json"],
+                ["export", database],
+                ["verify", database],
+                ["backup", database, beside],
+                ["backup", database, copy],
+            ],
+            as_nobody=True,
+        )
+        assert json.loads(shown.stdout) == session
+        assert list(map(json.loads, exported.stdout.splitlines())) == session["events"]
+        assert verified.stdout.startswith("ok: ")
+        assert str(beside) in error_line(refused)
+        assert copied.returncode == 0, copied.stderr
         assert sorted(path.name for path in directory.iterdir()) == names
+        assert json.loads(sessiond("show", copy, "--json").stdout) == session

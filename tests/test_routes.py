@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+from agent_support import fails, scripted
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from actors.errors import RejectedEvent, RouteUnavailable
 from actors.providers.echo import ECHO_ROUTE, EchoAdapter
 from actors.routes import Chunk, ModelFailure, ModelOutput, ModelRequest, ModelResponse, RouteTable
 from actors.values import AssistantMessage, Message, Route, UserMessage
-from tests.agent_support import fails, scripted
 
 OTHER = Route("other", "one")
 

@@ -35,7 +35,7 @@ from actors.errors import (
     UnsoundSession,
 )
 from actors.events import ModelChunkRecorded
-from actors.reader import PAGE_ROWS
+from actors.reader import PAGE_ROWS, Reader
 from actors.session_log import open_session_log
 from actors.store import MemoryStore, Store
 from actors.values import Json
@@ -320,6 +320,13 @@ async def test_a_session_id_is_checked_before_the_file_is_touched(
     assert not list(path.parent.iterdir())
 
 
+async def test_a_path_that_no_file_can_have_is_refused(path: Path) -> None:
+    """The system's own complaint about U+0000 is no StoreError, this one is."""
+    with pytest.raises(StoreError, match=r"x\\x00y' cannot be a path"):
+        async with open_session_log(SESSION, f"{path}x\0y"):
+            pytest.fail("a path with U+0000 was accepted")
+
+
 async def test_a_damaged_session_is_refused_and_left_as_it_was(path: Path) -> None:
     """The fault is named with its place, every byte stays, and the lock is free again."""
     rows = rows_of(Conversation().turn())
@@ -394,6 +401,20 @@ def long_path(path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def readers_closed(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
+    """Gather the readers that are closed, rather than left to the garbage collector."""
+    closed: list[Reader] = []
+    close = Reader.close
+
+    def noted(reader: Reader) -> None:
+        close(reader)
+        closed.append(reader)
+
+    monkeypatch.setattr(Reader, "close", noted)
+    return closed
+
+
 async def test_loading_tells_how_far_it_is(long_path: Path) -> None:
     """Page by page, up to the end."""
     told: list[tuple[int, int]] = []
@@ -406,7 +427,9 @@ async def test_loading_tells_how_far_it_is(long_path: Path) -> None:
     assert told == [(PAGE_ROWS, LONG), (2 * PAGE_ROWS, LONG), (LONG, LONG)]
 
 
-async def test_loading_can_be_cancelled_between_pages(long_path: Path) -> None:
+async def test_loading_can_be_cancelled_between_pages(
+    long_path: Path, readers_closed: list[Reader]
+) -> None:
     """A stop does not wait for the whole session, and leaves the file closed and free."""
     told: list[int] = []
 
@@ -419,12 +442,15 @@ async def test_loading_can_be_cancelled_between_pages(long_path: Path) -> None:
             pytest.fail("the cancelled opening succeeded")
     assert scope.cancelled_caught
     assert told == [PAGE_ROWS]
+    assert len(readers_closed) == 1
     async with open_session_log(SESSION, long_path) as log:
         assert len(log.snapshot()) == LONG
     assert left_beside(long_path) == []
 
 
-async def test_an_opening_that_fails_closes_what_it_opened(long_path: Path) -> None:
+async def test_an_opening_that_fails_closes_what_it_opened(
+    long_path: Path, readers_closed: list[Reader]
+) -> None:
     """Also if it is the caller's own callback that raises."""
 
     def on_progress(_done: int, _total: int) -> None:
@@ -433,6 +459,7 @@ async def test_an_opening_that_fails_closes_what_it_opened(long_path: Path) -> N
     with pytest.raises(ZeroDivisionError):
         async with open_session_log(SESSION, long_path, on_progress=on_progress):
             pytest.fail("the failed opening succeeded")
+    assert len(readers_closed) == 1
     async with open_session_log(SESSION, long_path):
         pass
     assert left_beside(long_path) == []

@@ -7,6 +7,7 @@ place, :class:`Commands`: one line, no traceback, and the exit code.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +47,8 @@ class Commands(click.Group):
         try:
             _require_standard_output()
             super().invoke(ctx)
-            sys.stdout.flush()  # here, where a full disk can still be told
         except BrokenPipeError:
-            # Whoever read has enough: nothing to tell. What is still buffered goes nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT_DESCRIPTOR)
+            _drop_unwritten()  # whoever read has enough: nothing to tell
             ctx.exit(EXIT_PIPE_CLOSED)
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
@@ -57,6 +56,7 @@ class Commands(click.Group):
             tell_failure(str(error))
             ctx.exit(EXIT_FAILURE)
         except OSError as error:
+            _drop_unwritten()
             reason = error.strerror or str(error)
             tell_failure(f"{error.filename}: {reason}" if error.filename else reason)
             ctx.exit(EXIT_FAILURE)
@@ -66,6 +66,11 @@ def _require_standard_output() -> None:
     # A shell's `>&-` leaves none behind, and what a command says would go nowhere.
     if sys.stdout is None:
         raise ConfigurationError("standard output is closed")
+
+
+def _drop_unwritten() -> None:
+    # Python would try once more at its end, complain, and leave with a code of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT_DESCRIPTOR)
 
 
 def tell_failure(reason: str) -> None:
@@ -201,7 +206,7 @@ def serve(
     """
     import trio
 
-    from web.host import HostConfig, run_host
+    from web.host import SIGNALS, HostConfig, run_host
 
     config = HostConfig(
         session_db=session_db,
@@ -213,7 +218,12 @@ def serve(
         log_format=log_format,
         log_level=log_level,
     )
-    trio.run(run_host, config)
+    try:
+        trio.run(run_host, config)
+    finally:
+        # The outcome stands; a signal that comes only now must not change the exit code.
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @cli.command()
@@ -372,4 +382,4 @@ def _write(pieces: Iterable[str]) -> None:
     try:
         out.writelines(piece.encode() for piece in pieces)
     finally:
-        out.flush()  # also before a failure is told
+        out.flush()  # here, where a full disk can be told, and before any failure is

@@ -28,7 +28,13 @@ from actors.tasks import running_beside
 from web.app import create_app
 from web.guard import Gate, Guard
 from web.logs import LogFormat, configure_logs
-from web.server import bind_listener, raise_descriptor_limit, serve, url_of
+from web.server import (
+    bind_listener,
+    loopback_address,
+    raise_descriptor_limit,
+    serve,
+    url_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +48,7 @@ STOP_DEADLINE_S = 10.0
 ANSWERS_S = 2.0
 """How long settled callers have to take their answers before the listener goes."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What stops a Host. SIGHUP does not where whoever started it had it ignored, as nohup does."""
 
 _log = structlog.get_logger()
 
@@ -85,6 +92,7 @@ async def run_host(config: HostConfig) -> None:
         ListenError: the port is taken.
         StoreError: the file or its session is refused, or the stop could not record all.
     """
+    loopback_address(config.host)  # refused before the file is made or touched
     configure_logs(config.log_format, config.log_level)
     raise_descriptor_limit()
     stop, ended = _Stop(), trio.CancelScope()
@@ -94,7 +102,12 @@ async def run_host(config: HostConfig) -> None:
 
 
 async def _take_signals(stop: _Stop, ended: trio.CancelScope) -> None:
-    with ended, trio.open_signal_receiver(*SIGNALS) as signals:
+    taken = [
+        number
+        for number in SIGNALS
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    with ended, trio.open_signal_receiver(*taken) as signals:
         number = await anext(signals)
         _log.info("stop requested", signal=signal.Signals(number).name)
         stop.ask()

@@ -29,14 +29,11 @@ it, a client that never reads its answer would hold a stop until the deadline.""
 DESCRIPTORS_N = 65_536
 
 
-def bind_listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on a loopback address; port 0 lets the system choose.
-
-    It listens from here on: two sockets that are only bound can share a port.
+def loopback_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the loopback address that ``host`` stands for.
 
     Raises:
-        ConfigurationError: ``host`` is no loopback address.
-        ListenError: the address cannot be taken.
+        ConfigurationError: it is no loopback address.
     """
     name = "127.0.0.1" if host.lower() == "localhost" else host.strip("[]")
     try:
@@ -47,13 +44,26 @@ def bind_listener(host: str, port: int) -> socket.socket:
         raise ConfigurationError(
             f"--host {host}: not a loopback address; the API has no password, use a tunnel"
         )
+    return address
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a loopback address; port 0 lets the system choose.
+
+    It listens from here on: two sockets that are only bound can share a port.
+
+    Raises:
+        ConfigurationError: ``host`` is no loopback address.
+        ListenError: the address cannot be taken.
+    """
+    address = loopback_address(host)
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET  # IPv6
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform == "linux":
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_MS)
-        listener.bind((name, port))
+        listener.bind((str(address), port))
         listener.listen(BACKLOG_N)
     except OSError as error:
         listener.close()

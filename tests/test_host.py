@@ -1,0 +1,162 @@
+"""How a Host begins and ends: the order of both, and what a signal does at any time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from process_support import PATIENCE_S, TREE, HostProcess, error_line, sessiond, wait_until
+
+from actors.errors import ConfigurationError, ListenError
+from web.server import bind_listener, url_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+# Stands in for a signal that comes while the process still imports: it is sent when one of the
+# late imports begins.
+EARLY = """
+import os, sys
+
+module, number = sys.argv[1], int(sys.argv[2])
+
+class Bell:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), number)
+        return None
+
+sys.meta_path.insert(0, Bell())
+from web.__main__ import main
+
+sys.argv = ["sessiond", *sys.argv[3:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["click", "trio", "quart_trio"])
+def test_signal_while_importing(module: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Asked to stop before anything is open, a Host has stopped: exit code 0, no word, no file."""
+    database = tmp_path / "session.sqlite3"
+    command = ["serve", "--port", "0", "--session-db", str(database)]
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, module, str(int(number)), *command],
+        cwd=TREE,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert not database.exists()
+
+
+def test_order_of_start_and_stop(tmp_path: Path) -> None:
+    """A stop settles the invocations before the listener goes, and that before the session.
+
+    Read from the log of the real process, which was stopped during a Turn whose caller has
+    its answer all the same.
+    """
+    answers: list[httpx.Response] = []
+    with HostProcess(tmp_path / "session.sqlite3", "--log-format", "json") as host:
+        caller = threading.Thread(target=lambda: answers.append(host.post("one", "word " * 20_000)))
+        assert host.url
+        caller.start()
+        wait_until(lambda: "turn started" in host.errors, host)
+        assert host.stop() == 0
+        caller.join(PATIENCE_S)
+        lines = [json.loads(line) for line in host.errors.splitlines()]
+    (answer,) = answers
+    assert (answer.status_code, answer.json()["code"]) == (500, "interrupted")
+    told = [line["event"] for line in lines]
+    order = [
+        "session opened",
+        "listening",
+        "turn started",
+        "stop requested",
+        "turn failed",
+        "invocations settled",
+        "listener closed",
+        "session closing",
+        "session closed",
+    ]
+    assert [event for event in told if event in order] == order
+    assert {line["session"] for line in lines if "session" in line} == {"default"}
+
+
+def test_idle_and_half_open_connections_do_not_hold_a_stop(tmp_path: Path) -> None:
+    """Connections that say nothing, said half of something, or rest between requests go down."""
+    with HostProcess(tmp_path / "session.sqlite3") as host, host.client() as client:
+        assert client.get("/health").status_code == 200  # and stays open
+        port = int(host.url.rpartition(":")[2])
+        with (
+            socket.create_connection(("127.0.0.1", port)),
+            socket.create_connection(("127.0.0.1", port)) as half,
+        ):
+            half.sendall(b"POST /api/v1/agent/invocations/a HTTP/1.1\r\nHost: localhost\r\n")
+            assert client.get("/health").status_code == 200
+            assert host.stop() == 0
+    assert "Traceback" not in host.errors
+
+
+def test_sighup_is_ignored_where_it_was(tmp_path: Path) -> None:
+    """Started with SIGHUP ignored, as nohup does, a Host outlives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        host = HostProcess(tmp_path / "session.sqlite3")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with host:
+        assert host.url
+        host.send(signal.SIGHUP)
+        assert host.post("one", "still here").status_code == 200
+        assert host.stop() == 0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.1", "::", "example.org"])  # noqa: S104
+def test_only_loopback_is_served(address: str, tmp_path: Path) -> None:
+    """An address that others can reach, or a name, is refused with exit code 1, no file made."""
+    database = tmp_path / "session.sqlite3"
+    command = ("serve", "--port", "0", "--host", address, "--session-db", database)
+    assert address in error_line(sessiond(*command))
+    assert not database.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [("127.0.0.1", "http://127.0.0.1:"), ("localhost", "http://127.0.0.1:")],
+)
+def test_url_of_a_listener(address: str, url: str) -> None:
+    """The URL that is printed is one a client can use."""
+    with bind_listener(address, 0) as listener:
+        assert url_of(listener) == f"{url}{listener.getsockname()[1]}"
+
+
+def test_a_port_is_taken_once() -> None:
+    """A port that somebody listens on is refused, the file untouched by then or not."""
+    with bind_listener("127.0.0.1", 0) as listener:
+        port: int = listener.getsockname()[1]
+        with pytest.raises(ListenError, match=str(port)):
+            bind_listener("127.0.0.1", port)
+    with pytest.raises(ConfigurationError):
+        bind_listener("10.0.0.1", 0)
+
+
+def test_max_steps_and_prompt_are_taken(tmp_path: Path) -> None:
+    """Options of the agent reach what is recorded."""
+    options = ("--system-prompt", "Be brief.", "--max-steps", "1")
+    with HostProcess(tmp_path / "session.sqlite3", *options) as host:
+        assert host.post("one", "hello").status_code == 200
+        request = host.session()["events"][1]
+    assert request["type"] == "model_request_recorded"
+    assert request["payload"]["system_prompt"] == "Be brief."
