@@ -150,10 +150,12 @@ class Reader:
                 source.backup(copy, pages=_BACKUP_PAGES, progress=report)
             finally:
                 source.execute("ROLLBACK")
-        # Opened anew: what matters is what the next program finds. Nobody else knows the file
-        # yet, and ``mode=ro`` alone would leave a -wal and a -shm beside it.
+            # One file that is read without a -wal or a -shm beside it, and so is easily moved;
+            # a Host that opens it switches the WAL on again.
+            copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+        # Opened anew: what matters is what the next program finds.
         with ExitStack() as owned:
-            if _open(real, "ro&immutable=1", owned).execute(_ENDS).fetchall() != ends:
+            if _open(real, "ro", owned).execute(_ENDS).fetchall() != ends:
                 raise StoreError("the copy is not complete", destination)
 
     def _fetch(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:

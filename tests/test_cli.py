@@ -335,6 +335,8 @@ def test_backup(database: Path, tmp_path: Path) -> None:
         exported = [run("export", path, "--session-id", session_id) for path in (database, copy)]
         assert exported[0].stdout == exported[1].stdout != ""
     assert copy.stat().st_mode & 0o777 == 0o600
+    # Verified and exported, it is still one file: to move that is to move all of it.
+    assert [place.name for place in tmp_path.iterdir() if "copy" in place.name] == [copy.name]
 
 
 def test_backup_refuses_an_existing_file(database: Path, tmp_path: Path) -> None:

@@ -451,17 +451,22 @@ def test_file_size_limit_writes_nothing_and_goes_on(database: Path) -> None:
     assert [row.sequence for row in stored_rows(database)] == list(range(1, int(last) + 1))
 
 
-def test_busy_file_writes_nothing_and_goes_on(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a foreign tool holds the write lock a commit fails; after it, it succeeds."""
-    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.01)
-    store = open_store(database, SESSION, NEW)
+def test_busy_file_writes_nothing_and_goes_on(database: Path) -> None:
+    """While a foreign tool holds the write lock a commit fails, waiting once; then it succeeds."""
+    write_rows(database, [])
+    connection = connect(database)
+    connection.execute("PRAGMA busy_timeout=10").fetchall()
+    store = Store(connection, database, SESSION, NEW)
+    sent: list[str] = []
     with closing(sqlite3.connect(database, isolation_level=None)) as tool:
         tool.execute("BEGIN IMMEDIATE")
+        connection.set_trace_callback(sent.append)
         with pytest.raises(AppendFailed, match="database is locked"):
             store.commit(rows_n(1))
+        connection.set_trace_callback(None)
         tool.execute("ROLLBACK")
+    assert sent
+    assert not any("checkpoint" in statement for statement in sent)
     store.commit(rows_n(1))
     store.close()
     assert stored_rows(database) == rows_n(1)
