@@ -31,7 +31,7 @@ check: _setup
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .
     .venv/bin/pyright
-    {{ python }} -m pytest -q -p no:randomly tests/test_schemas.py
+    {{ python }} -m pytest -q -p no:randomly tests/test_schemas.py tests/test_validation.py
 
 # Apply the formatter and the safe fixes
 fix: _setup
