@@ -8,8 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
+import process_support
 import pytest
 from process_support import PATIENCE_S, TREE, HostProcess, error_line, sessiond, wait_until
 
@@ -17,9 +21,8 @@ from actors.errors import ConfigurationError, ListenError
 from web.server import bind_listener, url_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Generator
 
-    import httpx
 
 # Stands in for a signal that comes while the process still imports: it is sent when one of the
 # late imports begins.
@@ -40,6 +43,30 @@ from web.__main__ import main
 
 sys.argv = ["sessiond", *sys.argv[3:]]
 main()
+"""
+
+# A Host that has less time for its stop than any user's.
+HURRIED = """
+import web.host
+from web.__main__ import main
+
+web.host.STOP_DEADLINE_S = 0.1
+main()
+"""
+
+# A Host without a standard error that takes what is written to it.
+UNHEARD = """
+import os, sys
+
+if sys.argv[1] == "closed":
+    os.close(2)
+elif sys.argv[1] == "full":
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+else:
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(reader)
+os.execv(sys.executable, [sys.executable, "-m", "web", *sys.argv[2:]])
 """
 
 
@@ -109,6 +136,75 @@ def test_idle_and_half_open_connections_do_not_hold_a_stop(tmp_path: Path) -> No
     assert "Traceback" not in host.errors
 
 
+def test_recovery_comes_before_the_listener(tmp_path: Path) -> None:
+    """What a killed Turn owes is on record, and said to be, before anybody can connect."""
+    database = tmp_path / "session.sqlite3"
+    with HostProcess(database) as host:
+        caller = threading.Thread(target=ask_in_vain, args=(host,))
+        assert host.url
+        caller.start()
+        wait_until(lambda: "turn started" in host.errors, host)
+        host.kill()
+        caller.join(PATIENCE_S)
+    with HostProcess(database, "--log-format", "json") as host:
+        assert host.session()["events"][-1]["type"] == "step_failed"
+        assert host.stop() == 0
+        told = [json.loads(line)["event"] for line in host.errors.splitlines()]
+    order = ["session opened", "recovery recorded", "listening"]
+    assert [event for event in told if event in order] == order
+
+
+def ask_in_vain(host: HostProcess) -> None:
+    with pytest.raises(httpx.TransportError):
+        host.post("killed", "word " * 20_000)
+
+
+@pytest.mark.parametrize("how", ["closed", "full", "abandoned"])
+def test_logs_that_nobody_takes_stop_nothing(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With standard error closed, full, or read by nobody any more, a Host serves and stops."""
+    if how == "full" and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    monkeypatch.setattr(process_support, "SESSIOND", [sys.executable, "-c", UNHEARD, how])
+    with HostProcess(tmp_path / "session.sqlite3") as host:
+        for n in range(2):
+            assert host.post(f"id-{n}", "hello").status_code == 200
+        assert host.stop() == 0
+
+
+def test_a_second_signal_ends_a_stop(tmp_path: Path) -> None:
+    """A stop that a client holds up ends at the second signal, with exit code 1 and a line."""
+    with HostProcess(tmp_path / "session.sqlite3") as host, unread_answer(host):
+        host.send(signal.SIGTERM)
+        wait_until(lambda: "stop requested" in host.errors, host)
+        assert host.stop(signal.SIGINT) == 1
+    assert "sessiond: error: a second signal ended the stop before it was" in host.errors
+    assert "session closed" not in host.errors
+    assert sessiond("verify", tmp_path / "session.sqlite3").returncode == 0
+
+
+def test_a_deadline_ends_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that does not end in its time is ended, with exit code 1 and a line."""
+    monkeypatch.setattr(process_support, "SESSIOND", [sys.executable, "-c", HURRIED])
+    with HostProcess(tmp_path / "session.sqlite3") as host, unread_answer(host):
+        assert host.stop() == 1
+    assert "sessiond: error: the stop was not complete after 0.1 s" in host.errors
+
+
+@contextmanager
+def unread_answer(host: HostProcess) -> Generator[None, None, None]:
+    """Hold up a stop: a client asks for more than the kernel buffers, and reads none of it."""
+    for n in range(3):  # one word each: few events, and large ones
+        assert host.post(f"long-{n}", "x" * 900_000).status_code == 200
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect(("127.0.0.1", int(host.url.rpartition(":")[2])))
+        client.sendall(b"GET /api/v1/sessions/default HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(1, socket.MSG_PEEK)  # the answer has begun
+        yield
+
+
 def test_sighup_is_ignored_where_it_was(tmp_path: Path) -> None:
     """Started with SIGHUP ignored, as nohup does, a Host outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -134,12 +230,27 @@ def test_only_loopback_is_served(address: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "url"),
-    [("127.0.0.1", "http://127.0.0.1:"), ("localhost", "http://127.0.0.1:")],
+    [
+        ("127.0.0.1", "http://127.0.0.1:"),
+        ("localhost", "http://127.0.0.1:"),
+        ("::1", "http://[::1]:"),
+    ],
 )
 def test_url_of_a_listener(address: str, url: str) -> None:
     """The URL that is printed is one a client can use."""
+    if address == "::1" and not has_ipv6_loopback():
+        pytest.skip("no IPv6 on this machine")
     with bind_listener(address, 0) as listener:
         assert url_of(listener) == f"{url}{listener.getsockname()[1]}"
+
+
+def has_ipv6_loopback() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def test_a_port_is_taken_once() -> None:

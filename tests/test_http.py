@@ -3,108 +3,21 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import httpx
 import pytest
 import trio
-from attrs import frozen
-from hypothesis import given
-from hypothesis import strategies as st
+from http_support import INVOCATIONS, assert_problem, served
 
-from actors.agent import Agent
-from actors.invocations import Invocations, open_invocations
-from actors.providers.echo import ECHO_ROUTE, EchoAdapter
-from actors.routes import Chunk, ModelResponse, RouteTable
-from actors.session_log import open_session_log
-from actors.tasks import running_beside
+from actors.errors import OutcomeUnknown
+from actors.invocations import Invocations
 from actors.validation import document_fault
-from actors.values import AssistantMessage, Json, Route
-from web.app import BODY_BYTES, create_app
-from web.guard import SECURITY_HEADERS, Gate, Guard, is_local
-from web.server import bind_listener, serve, url_of
+from web.app import BODY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from actors.routes import ModelOutput, ModelRequest
-    from actors.session_log import SessionLog
-    from web.guard import Application
-
-HELD = Route("held", "held")
-INVOCATIONS = "/api/v1/agent/invocations"
-
-
-class HeldAdapter:
-    """Answers when the test lets it: says when it was asked, then waits."""
-
-    def __init__(self) -> None:
-        self.asked = trio.Event()
-        self.go_on = trio.Event()
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutput, None]:
-        """Yield a chunk, wait to be let on, then answer."""
-        yield Chunk(Json.of({"n": request.turn_n}))
-        self.asked.set()
-        await self.go_on.wait()
-        yield ModelResponse(AssistantMessage("held no more"), "stop")
-
-
-@frozen
-class Served:
-    """A Host's inside and a client of it."""
-
-    client: httpx.AsyncClient
-    log: SessionLog
-    invocations: Invocations
-    held: HeldAdapter
-    gate: Gate
-    port: int
-
-    async def invoke(self, invocation_id: str, body: object) -> httpx.Response:
-        """POST an invocation."""
-        return await self.client.post(f"{INVOCATIONS}/{invocation_id}", json=body)
-
-    async def say(self, request: bytes) -> bytes:
-        """Send raw bytes on a connection of their own, and return all that comes back."""
-        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
-        async with stream:
-            await stream.send_all(request)
-            return b"".join([piece async for piece in stream])
-
-
-@asynccontextmanager
-async def served(
-    database: Path | None = None, body_timeout_s: float = 30
-) -> AsyncGenerator[Served, None]:
-    """Serve a session on a port of the system's choice, within a bounded time."""
-    held, gate = HeldAdapter(), Gate()
-    routes = RouteTable(ECHO_ROUTE, {ECHO_ROUTE: EchoAdapter(), HELD: held})
-    with trio.fail_after(60), bind_listener("127.0.0.1", 0) as listener:
-        async with (
-            open_session_log("default", database) as log,
-            open_invocations(log, Agent(log, routes)) as invocations,
-        ):
-            app = cast("Application", create_app(log, invocations, body_timeout_s))
-            serving = partial(serve, Guard(app, "127.0.0.1", gate), listener, gate.closing)
-            async with (
-                running_beside(serving, gate.closing.set),
-                httpx.AsyncClient(base_url=url_of(listener), timeout=60) as client,
-            ):
-                port: int = listener.getsockname()[1]
-                yield Served(client, log, invocations, held, gate, port)
-
-
-def assert_problem(response: httpx.Response, status: int, code: str) -> None:
-    """Check that a response is the problem it should be, in form, too."""
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    body = response.json()
-    assert document_fault("problem", body) is None
-    assert (body["status"], body["code"]) == (status, code)
+    import httpx
 
 
 # --- the session ----------------------------------------------------------------------------------
@@ -137,7 +50,7 @@ async def test_etag() -> None:
         first = await host.client.get(path)
         tag = first.headers["etag"]
         assert tag.startswith('"')
-        for known in (tag, f'"other", {tag}', "*"):
+        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
             unchanged = await host.client.get(path, headers={"If-None-Match": known})
             assert (unchanged.status_code, unchanged.content) == (304, b"")
             assert unchanged.headers["etag"] == tag
@@ -371,6 +284,28 @@ async def test_health_tells_of_a_full_disk(tmp_path: Path) -> None:
         assert (await host.client.get("/health")).json()["status"] == "ok"
 
 
+async def test_health_tells_of_a_stopped_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the file is in doubt health has failed, POST is refused, and reads go on."""
+    async with served(tmp_path / "session.sqlite3") as host:
+        answer = (await host.invoke("one", {"input": "hello"})).json()
+
+        def in_doubt(_rows: object) -> None:
+            raise OutcomeUnknown("a failed fsync", tmp_path)
+
+        monkeypatch.setattr(cast("Any", host.log)._writer._store, "commit", in_doubt)
+        for _ in range(2):  # the one that finds out, and one that comes later
+            failed = await host.invoke("two", {"input": "hello"})
+            assert_problem(failed, 503, "store_failed")
+            assert str(tmp_path) not in failed.text
+        health = await host.client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "failed")
+        session = (await host.client.get("/api/v1/sessions/default")).json()
+        assert session["last_sequence"] == answer["last_sequence"]
+        assert (await host.invoke("one", {"input": "hello"})).json() == answer
+
+
 async def test_callers_are_answered_at_a_stop() -> None:
     """At a stop a running Turn's caller and a queued one's have their answers, then nobody more."""
     answers: dict[str, httpx.Response] = {}
@@ -422,88 +357,3 @@ async def test_a_bug_is_answered_without_its_traceback(monkeypatch: pytest.Monke
         response = await host.client.get(f"{INVOCATIONS}/one")
         assert_problem(response, 500, "internal_error")
         assert "secret" not in response.text
-
-
-# --- the guard ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("headers", "code"),
-    [
-        ({"Host": "evil.example"}, "forbidden_host"),
-        ({"Host": "127.0.0.1.evil.example"}, "forbidden_host"),
-        ({"Host": "localhost.evil.example:80"}, "forbidden_host"),
-        ({"Host": "localhost:x"}, "forbidden_host"),
-        ({"Host": "192.168.0.1"}, "forbidden_host"),
-        ({"Host": ""}, "forbidden_host"),
-        ({"Host": "localhost", "Origin": "http://evil.example"}, "forbidden_origin"),
-        ({"Host": "localhost", "Origin": "null"}, "forbidden_origin"),
-        ({"Host": "localhost:1", "Origin": "http://localhost:2"}, "forbidden_origin"),
-        ({"Host": "localhost", "Origin": "https://localhost"}, "forbidden_origin"),
-        ({"Host": "localhost", "Sec-Fetch-Site": "cross-site"}, "cross_site"),
-        (
-            {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
-            "cross_site",
-        ),
-    ],
-)
-async def test_strangers_are_refused(headers: dict[str, str], code: str) -> None:
-    """What another web page can send does not get through, whatever the route."""
-    async with served() as host:
-        for method, path in (("GET", "/health"), ("POST", f"{INVOCATIONS}/one"), ("GET", "/no")):
-            response = await host.client.request(method, path, headers=headers)
-            assert_problem(response, 403, code)
-        assert len(host.log.snapshot()) == 0
-
-
-async def test_a_second_host_header_is_refused() -> None:
-    """Two Host headers, or none, are not for guessing."""
-    async with served() as host:
-        for lines in (b"Host: localhost\r\nHost: localhost\r\n", b""):
-            answer = await host.say(b"GET /health HTTP/1.0\r\n" + lines + b"\r\n")
-            assert answer.split(b" ")[1] in {b"400", b"403"}
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "localhost"},
-        {"Host": "LOCALHOST:99"},
-        {"Host": "127.0.0.1:1"},
-        {"Host": "127.8.9.1"},
-        {"Host": "[::1]:80"},
-        {"Host": "localhost:99", "Origin": "http://localhost:99", "Sec-Fetch-Site": "same-origin"},
-    ],
-)
-async def test_the_own_machine_is_welcome(headers: dict[str, str]) -> None:
-    """Names of this machine get through, whatever port the client reached it by."""
-    async with served() as host:
-        assert (await host.client.get("/health", headers=headers)).status_code == 200
-
-
-async def test_a_link_from_elsewhere_leads_to_the_page() -> None:
-    """A navigation to / is welcome from any site; the page brings all that it needs."""
-    async with served() as host:
-        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-        page = await host.client.get("/", headers=headers)
-        assert page.status_code == 200
-        assert page.headers["content-type"].startswith("text/html")
-        for path in ("/static/page.js", "/static/page.css"):
-            assert path in page.text
-            assert (await host.client.get(path)).status_code == 200
-
-
-async def test_every_answer_carries_the_security_headers() -> None:
-    """Pages, data, problems and refusals alike."""
-    async with served() as host:
-        for path, headers in (("/", {}), ("/health", {}), ("/no", {}), ("/", {"Host": "evil"})):
-            response = await host.client.get(path, headers=headers)
-            for name, value in SECURITY_HEADERS:
-                assert response.headers[name.decode()] == value.decode()
-
-
-@given(st.text(max_size=30))
-def test_only_loopback_names_are_local(text: str) -> None:
-    """No Host header that does not begin with a loopback name passes."""
-    if is_local(text, "127.0.0.1"):
-        assert text.lower().startswith(("localhost", "127.", "[::1]", "::1", "[", "0"))

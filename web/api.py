@@ -86,7 +86,8 @@ async def _session(snapshot: Snapshot) -> Response:
         )
     digest = None if snapshot.digest is None else snapshot.digest.hex()
     etag = f"{snapshot.session_id}.{snapshot.last_sequence}.{digest}.{after}"
-    if request.if_none_match.contains(etag):
+    # Weak comparison, as RFC 9110 has it for this header: a proxy that compresses weakens tags.
+    if request.if_none_match.contains_weak(etag):
         response = Response(b"", 304)  # before the body is made: that is what it saves
     else:
         response = Response(

@@ -1,4 +1,4 @@
-"""Around the whole application: who may ask at all, and how every answer leaves.
+"""Around the whole application: who may ask at all, and that every request has one answer.
 
 The API has no password, and browsers let any page send requests to 127.0.0.1. What tells a
 page's request from an honest one is what the page cannot forge: the Host header (a name that
@@ -8,7 +8,9 @@ was rebound to this address is still another name), Origin, and Sec-Fetch-Site.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -38,6 +40,9 @@ SECURITY_HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
+"""What every answer carries. The server adds them, to those that it makes by itself as well."""
+
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\[\]:]+))(?::[0-9]*)?")
 
 
 class Gate:
@@ -80,83 +85,119 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._application(scope, receive, send)
         elif scope["type"] == "http":
-            await _Exchange(self._application, self._gate, send, receive).run(
-                scope, refusal(scope, self._host)
-            )
+            exchange = _Exchange(self._application, self._gate, scope, receive, send)
+            await exchange.run(refusal(scope, self._host))
         else:
-            await send({"type": "websocket.close", "code": 1008})
+            await _refuse_websocket(refusal(scope, self._host), send)
+
+
+async def _refuse_websocket(refused: tuple[str, str] | None, send: Send) -> None:
+    if refused is None:
+        start, body = _problem_messages(404, "not_found", "nothing here speaks WebSocket")
+    else:
+        start, body = _problem_messages(403, *refused)
+    await send({**start, "type": "websocket.http.response.start"})
+    await send({**body, "type": "websocket.http.response.body"})
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its one answer."""
 
-    def __init__(self, application: Application, gate: Gate, send: Send, receive: Receive) -> None:
+    def __init__(
+        self, application: Application, gate: Gate, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self._application = application
         self._gate = gate
-        self._send_on = send
+        self._scope = scope
         self._receive_from = receive
+        self._send_on = send
         self._began = False
-        self._is_owed = False
+        self._is_refused = False
+        self._is_whole = False
 
-    async def run(self, scope: Scope, refused: tuple[str, str] | None) -> None:
+    async def run(self, refused: tuple[str, str] | None) -> None:
         try:
             if refused is not None:
                 await self._answer(403, *refused)
                 return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._refuse_at_closing, nursery.cancel_scope)
-                await self._run_application(scope)
-                nursery.cancel_scope.cancel()
+                await self._run_application()
+                nursery.cancel_scope.cancel()  # a refusal on its way is shielded
         finally:
-            if self._is_owed:
+            if self._is_whole:
                 self._gate.answered()
 
-    async def _run_application(self, scope: Scope) -> None:
+    async def _run_application(self) -> None:
         try:
-            await self._application(scope, self._receive, self._send)
+            await self._application(self._scope, self._receive, self._send_for_application)
         except Exception:  # noqa: BLE001 # whatever it is, its caller gets an answer
-            _log.exception("request failed", path=scope["path"])
+            # As it was sent: decoded, a path could hold what moves a terminal's cursor.
+            _log.exception("request failed", path=self._scope["raw_path"].decode("latin-1"))
             if not self._began:
                 await self._answer(500, "internal_error", "an error that should not happen")
 
     async def _refuse_at_closing(self, exchange: trio.CancelScope) -> None:
         await self._gate.closing.wait()
         if not self._began:
+            self._is_refused = True
             await self._answer(503, "shutting_down", "the host is stopping")
             exchange.cancel()
 
     async def _receive(self) -> Message:
         message = await self._receive_from()
-        is_whole = message["type"] == "http.request" and not message.get("more_body", False)
-        if is_whole and not self._is_owed:
-            self._is_owed = True
+        is_last = message["type"] == "http.request" and not message.get("more_body", False)
+        if is_last and not self._is_whole:
+            self._is_whole = True
             self._gate.owe()
         return message
+
+    async def _send_for_application(self, message: Message) -> None:
+        if self._is_refused:
+            await trio.sleep_forever()  # cancelled as soon as the refusal is out
+        await self._send(message)
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._began = True
-            message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+            if self._leaves_body_unread():
+                # The server closes then. Unless it is told, a client sends its next request
+                # into a connection that is going down.
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         # Shielded: the framework cancels itself once it has handed over the last piece, and
         # a cancelled last piece leaves the connection open until the server gives up on it.
         with trio.CancelScope(shield=True):
             await self._send_on(message)
 
+    def _leaves_body_unread(self) -> bool:
+        if self._is_whole or not self._scope["http_version"].startswith("1"):
+            return False  # HTTP/2 ends a stream, and has no such header
+        names = {name.lower() for name, _ in self._scope["headers"]}
+        return not names.isdisjoint({b"content-length", b"transfer-encoding"})
+
     async def _answer(self, status: int, code: str, detail: str) -> None:
-        body = problem_body(status, code, detail)
-        headers = [
-            (b"content-type", PROBLEM_TYPE.encode()),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        for message in _problem_messages(status, code, detail):
+            await self._send(message)
+
+
+def _problem_messages(status: int, code: str, detail: str) -> tuple[Message, Message]:
+    body = problem_body(status, code, detail)
+    headers = [
+        (b"content-type", PROBLEM_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    return (
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    )
 
 
 def refusal(scope: Scope, host: str) -> tuple[str, str] | None:
     """Return the code and detail with which a request is refused, None if it is welcome."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     hosts = _values(headers, b"host")
-    if len(hosts) != 1 or not is_local(hosts[0], host):
+    named = [*hosts, *_target_hosts(scope["path"])]
+    if len(hosts) != 1 or not all(is_local(each, host) for each in named):
         return "forbidden_host", "the Host header must name this machine's loopback address"
     for origin in _values(headers, b"origin"):
         if origin.lower() != f"http://{hosts[0].lower()}":
@@ -173,20 +214,26 @@ def is_local(host_header: str, host: str) -> bool:
 
     A forwarded port has another number and is fine; it is the name that a page cannot choose.
     """
-    name, bracket, port = host_header.lower().rpartition("]")
-    if bracket:
-        name = name.removeprefix("[")
-    else:
-        name, _, port = host_header.lower().partition(":")
-        port = f":{port}" if port else ""
-    if port and not (port.startswith(":") and port[1:].isascii() and port[1:].isdigit()):
+    match = _HOST.fullmatch(host_header.lower())
+    if match is None:
         return False
-    if name in {"localhost", host}:
+    if match["name"] in {"localhost", host}:
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(match["ipv6"] or match["name"])
     except ValueError:
         return False
+    return address.is_loopback and (address.version == 6) == (match["ipv6"] is not None)  # IPv6
+
+
+def _target_hosts(path: str) -> list[str]:
+    """Return the host that a request target names itself, which outranks Host (RFC 9112, 3.2.2)."""
+    if path.startswith("/") or path == "*":
+        return []
+    try:
+        return [urlsplit(path).netloc]
+    except ValueError:
+        return [""]  # no host at all: refused as such
 
 
 def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:

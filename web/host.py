@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -27,7 +26,7 @@ from actors.session_log import open_session_log
 from actors.tasks import running_beside
 from web.app import create_app
 from web.guard import Gate, Guard
-from web.logs import LogFormat, configure_logs
+from web.logs import LogFormat, configure_logs, is_terminal, write_error
 from web.server import (
     bind_listener,
     loopback_address,
@@ -119,13 +118,12 @@ async def _take_signals(stop: _Stop, ended: trio.CancelScope) -> None:
 
 def _leave_at_once(reason: str) -> NoReturn:
     # Past every clean-up: one of them is what did not end. What was acknowledged is on the disk.
-    sys.stderr.write(f"sessiond: error: {reason}\n")
-    sys.stderr.flush()
+    write_error(f"sessiond: error: {reason}\n")
     os._exit(1)
 
 
 async def _run(config: HostConfig, stop: _Stop) -> None:
-    progress = _show_progress if sys.stderr.isatty() else None
+    progress = _show_progress if is_terminal() else None
     async with open_session_log(config.session_id, config.session_db, on_progress=progress) as log:
         _log.info("session opened", session=log.session_id, events=len(log.snapshot()))
         if log.other_session_ids:
@@ -134,7 +132,9 @@ async def _run(config: HostConfig, stop: _Stop) -> None:
                 session=log.session_id,
                 others=list(log.other_session_ids),
             )
-        await recover(log)
+        owed = await recover(log)
+        if owed:
+            _log.warning("recovery recorded", session=log.session_id, events=len(owed))
         routes = RouteTable(ECHO_ROUTE, {ECHO_ROUTE: EchoAdapter()})
         agent = Agent(log, routes, config.system_prompt, config.max_steps)
         async with open_invocations(log, agent) as invocations:
@@ -168,5 +168,4 @@ async def _serve_until_stopped(
 
 def _show_progress(loaded_n: int, total_n: int) -> None:
     end = "\n" if loaded_n >= total_n else ""
-    sys.stderr.write(f"\rsessiond: loading, {loaded_n} of {total_n} events{end}")
-    sys.stderr.flush()
+    write_error(f"\rsessiond: loading, {loaded_n} of {total_n} events{end}")

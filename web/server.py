@@ -13,6 +13,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve  # pyright: ignore[reportUnknownVariableType] # its WSGI half is untyped
 
 from actors.errors import ConfigurationError, ListenError
+from web.guard import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,9 +86,19 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+class _Config(Config):
+    """hypercorn's settings, with the headers that every answer leaves with.
+
+    Here and not in the application: the server answers what is no HTTP, or has no Host, itself.
+    """
+
+    def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:
+        return [*super().response_headers(protocol), *SECURITY_HEADERS]
+
+
 async def serve(application: object, listener: socket.socket, closing: trio.Event) -> None:
     """Serve until ``closing`` is set; then connections have a grace to finish in."""
-    config = Config()
+    config = _Config()
     # hypercorn closes the descriptor that it is given; the listener stays its owner's.
     config.bind = [f"fd://{os.dup(listener.fileno())}"]
     config.accesslog = None
