@@ -154,7 +154,12 @@ class Agent:
             )
         )
         request = ModelRequest(
-            turn.route, self._system_prompt, (), snapshot.model_history(), turn.turn_n
+            turn.route,
+            self._system_prompt,
+            (),
+            snapshot.model_history(),
+            turn.turn_n,
+            step_id,
         )
         answer = await self._ask(turn.adapter, request, step_id)
         if isinstance(answer, ModelResponse):

@@ -34,6 +34,8 @@ class ModelRequest:
     messages: tuple[Message, ...]
     turn_n: int
     """Which Turn of the session this is, counted from 1."""
+    step_id: str
+    """Which Step of the session this is: ``turn-N/step-K``."""
 
 
 @frozen

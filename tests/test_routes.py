@@ -23,7 +23,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 def echoed(messages: tuple[Message, ...], turn_n: int = 1) -> list[ModelOutput]:
     async def collect() -> list[ModelOutput]:
-        request = ModelRequest(ECHO_ROUTE, "", (), messages, turn_n)
+        request = ModelRequest(ECHO_ROUTE, "", (), messages, turn_n, "turn-1/step-1")
         return [output async for output in EchoAdapter().stream(request)]
 
     return trio.run(collect)
@@ -60,7 +60,7 @@ def test_echo_answers_the_last_user_message() -> None:
 
 async def test_echo_can_be_cancelled_before_each_word() -> None:
     """A long answer holds up no other task: each chunk has a checkpoint before it."""
-    request = ModelRequest(ECHO_ROUTE, "", (), (UserMessage("a b c"),), 1)
+    request = ModelRequest(ECHO_ROUTE, "", (), (UserMessage("a b c"),), 1, "turn-1/step-1")
     chunks_n = len(["[turn", "1]", "you", "said:", "a", "b", "c"]) + 1
     for sent_n in range(chunks_n):
         async with aclosing(EchoAdapter().stream(request)) as stream:
