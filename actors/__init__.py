@@ -17,10 +17,15 @@ reader        the SQLite file, read-only
 store         the SQLite file, opened for writing
 replay        stored rows back into a checked session
 tasks         a task that runs beside a block of code, and ends after it
+kernel        plugins that come and go: services, effects, hooks
 writer        the one task that commits, replies and publishes
 session_log   what others hold of all this
+tools         tools and prompts that plugins contribute, and running one call
+builtin_tools the tools that come with sessiond: clock and recall
 routes        the adapter protocol, and the table of routes
 providers     the model adapters
+turn_hooks    the points of a Step at which plugins take part
 agent         the Turn
 invocations   the queue of Turns
+plugins       all of this as plugins
 """

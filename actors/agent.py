@@ -6,7 +6,9 @@ The order, and why:
    sees it, so a process that dies knows afterwards what it had asked.
 2. Each chunk as it comes, then the message. A message is committed before the adapter's stream
    is left, so that nothing that goes wrong while leaving can lose it.
-3. However the code of a Turn ends, what the Turn still owes is computed from the log and recorded
+3. Each tool call is recorded as started, then run, then recorded as completed. From the moment
+   its handler has returned nothing cancels the way to that record: its effect has taken place.
+4. However the code of a Turn ends, what the Turn still owes is computed from the log and recorded
    in one transaction, shielded. If that fails it stays owed: the log alone says so, and
    :func:`recover` makes up for it before another Turn begins.
 
@@ -15,16 +17,17 @@ Nobody is told here how a Turn went: that is read from the log.
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
-from actors.errors import ConfigurationError, LogClosed, SessiondError, StoreError
+from actors.errors import ConfigurationError, LogClosed, RejectedEvent, SessiondError, StoreError
 from actors.events import (
     AssistantMessageCommitted,
+    InlineMessages,
     ModelChunkRecorded,
     ModelRequestRecorded,
     StepFailed,
@@ -34,22 +37,38 @@ from actors.events import (
     step_id_for,
     turn_id_for,
 )
+from actors.kernel.hooks import Hooks
 from actors.routes import Chunk, ModelFailure, ModelRequest, ModelResponse
-from actors.strict_json import is_text
+from actors.tools import PromptRegistry, ToolRegistry
+from actors.turn_hooks import (
+    POST_EXECUTE,
+    POST_STEP,
+    PRE_EXECUTE,
+    PRE_STEP,
+    CallDraft,
+    CallOutcome,
+    StepAnswer,
+    StepDraft,
+)
 from actors.turns import closing_events
-from actors.values import ErrorInfo, UserMessage
+from actors.values import ErrorInfo, Json, UserMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from structlog.typing import FilteringBoundLogger
 
     from actors.events import Event
     from actors.routes import Adapter, RouteTable
     from actors.session_log import SessionLog
-    from actors.values import Route, ToolCall
+    from actors.snapshot import Snapshot
+    from actors.tools import ToolSet
+    from actors.turn_hooks import Outcome
+    from actors.values import AssistantMessage, Route, ToolCall
 
 _log: FilteringBoundLogger = structlog.get_logger()
+
+_Draft = TypeVar("_Draft")
 
 CANCELLED = ErrorInfo("cancelled", "the invocation was cancelled")
 """Recorded where somebody asked for this Turn to be cancelled."""
@@ -60,8 +79,23 @@ DEFAULT_MAX_STEPS = 8
 """Model requests that one Turn may make."""
 
 
+POST_EXECUTE_S = 30.0
+"""How long the listeners of one call's ``tools/post-execute`` may take: they are shielded."""
+
+
 def _interrupted() -> ErrorInfo:
     return INTERRUPTED
+
+
+def _why(error: BaseException) -> ErrorInfo | None:
+    """Return what to record of a Turn that the store cut short, None for any other."""
+    if not isinstance(error, StoreError):
+        return None
+    return evolve(INTERRUPTED, message=f"the turn could not be recorded any further: {error.fault}")
+
+
+class _HookFailed(Exception):
+    """A listener raised, or returned what the hook does not take."""
 
 
 @frozen
@@ -81,21 +115,22 @@ class Agent:
         self,
         log: SessionLog,
         routes: RouteTable,
-        system_prompt: str = "",
+        tools: ToolRegistry | None = None,
+        prompts: PromptRegistry | None = None,
+        hooks: Hooks | None = None,
         max_steps: int = DEFAULT_MAX_STEPS,
     ) -> None:
-        """Make an agent; an empty ``system_prompt`` is none.
+        """Make an agent. What tools and prompts there are is asked anew at each Step.
 
         Raises:
-            ConfigurationError: the prompt is not Unicode text, so no request could be recorded,
-                or ``max_steps`` is less than 1.
+            ConfigurationError: ``max_steps`` is less than 1.
         """
-        if not is_text(system_prompt):
-            raise ConfigurationError("the system prompt is not Unicode text")
         if max_steps < 1:
             raise ConfigurationError("a turn must be allowed one step at least")
         self._log = log
-        self._system_prompt = system_prompt
+        self._tools = ToolRegistry() if tools is None else tools
+        self._prompts = PromptRegistry() if prompts is None else prompts
+        self._hooks = Hooks() if hooks is None else hooks
         self._max_steps = max_steps
         self.routes = routes
 
@@ -126,8 +161,8 @@ class Agent:
         _log.info("turn started", session=self._log.session_id, turn=turn_id)
         try:
             failure = await self._run_steps(_Turn(turn_id, turn_n, taken, adapter))
-        except BaseException:
-            await self._close_or_owe(turn_id, why_cut())
+        except BaseException as error:
+            await self._close_or_owe(turn_id, _why(error) or why_cut())
             raise
         if failure is None:
             _log.info("turn finished", session=self._log.session_id, turn=turn_id)
@@ -137,45 +172,110 @@ class Agent:
 
     async def _run_steps(self, turn: _Turn) -> ErrorInfo | None:
         """Run the Turn's Steps; return why they did not finish it, None if they did."""
-        for step_n in range(1, self._max_steps + 1):
-            answer = await self._step(turn, step_id_for(turn.turn_id, step_n))
-            if isinstance(answer, ModelFailure):
-                return ErrorInfo(answer.code, answer.message)
-            if not answer.message.tool_calls:
-                return None
+        try:
+            for step_n in range(1, self._max_steps + 1):
+                answer = await self._step(turn, step_id_for(turn.turn_id, step_n))
+                if isinstance(answer, ModelFailure):
+                    return ErrorInfo(answer.code, answer.message)
+                if not answer.message.tool_calls:
+                    return None
+        except _HookFailed as error:
+            return ErrorInfo("hook_error", str(error))
         return ErrorInfo("step_limit", f"no final message within {self._max_steps} steps")
 
     async def _step(self, turn: _Turn, step_id: str) -> ModelResponse | ModelFailure:
-        """Make one request, record its answer, and answer the answer's tool calls."""
+        """Make one request, record its answer, and execute the answer's tool calls."""
+        tools = self._tools.snapshot()
+        request = await self._request(turn, step_id, tools)
+        answer = await self._ask(turn.adapter, request, step_id)
+        if isinstance(answer, ModelResponse):
+            with self._hook_failures(POST_STEP.name):
+                await self._hooks.parallel(
+                    POST_STEP,
+                    StepAnswer(
+                        turn.turn_id, step_id, answer.message, answer.finish_reason, answer.usage
+                    ),
+                )
+            offered = frozenset(spec.name for spec in request.tools)
+            for call in answer.message.tool_calls:
+                await self._execute(CallDraft(turn.turn_id, step_id, call), tools, offered)
+        return answer
+
+    async def _request(self, turn: _Turn, step_id: str, tools: ToolSet) -> ModelRequest:
+        """Record what the model is to be given, and return it."""
         snapshot = self._log.snapshot()
+        history = snapshot.model_history()
+        draft = StepDraft(turn.turn_id, step_id, self._prompts.snapshot(), tools.specs, history)
+        with self._hook_failures(PRE_STEP.name):
+            drafted = await self._hooks.waterfall(PRE_STEP, draft, _as_it_is)
+            if type(drafted) is not StepDraft:
+                raise TypeError("not a StepDraft")
         await self._log.append(
             ModelRequestRecorded(
-                turn.turn_id, step_id, turn.route, self._system_prompt, (), snapshot.history_ref()
+                turn.turn_id,
+                step_id,
+                turn.route,
+                drafted.system_prompt,
+                drafted.tools,
+                snapshot.history_ref()
+                if drafted.messages is history or drafted.messages == history
+                else InlineMessages(drafted.messages),
             )
         )
-        request = ModelRequest(
+        return ModelRequest(
             turn.route,
-            self._system_prompt,
-            (),
-            snapshot.model_history(),
+            drafted.system_prompt,
+            drafted.tools,
+            drafted.messages,
             turn.turn_n,
             step_id,
         )
-        answer = await self._ask(turn.adapter, request, step_id)
-        if isinstance(answer, ModelResponse):
-            for call in answer.message.tool_calls:
-                await self._refuse(step_id, call)
-        return answer
 
-    async def _refuse(self, step_id: str, call: ToolCall) -> None:
-        """Answer a call of a tool that there is not, so that the model can see its mistake."""
-        error = ErrorInfo("unknown_tool", "there is no such tool")
-        await self._log.append_many(
-            (
-                ToolExecutionStarted(step_id, call),
-                ToolExecutionCompleted(step_id, call.id, error=error),
+    async def _execute(self, draft: CallDraft, tools: ToolSet, offered: frozenset[str]) -> None:
+        """Run one tool call between its two records."""
+        with self._hook_failures(PRE_EXECUTE.name):
+            drafted = await self._hooks.waterfall(PRE_EXECUTE, draft, _as_it_is)
+            if type(drafted) not in {CallDraft, ErrorInfo}:
+                raise TypeError("neither a CallDraft nor an ErrorInfo")
+        await self._log.append(ToolExecutionStarted(draft.step_id, draft.call))
+        if isinstance(drafted, ErrorInfo):
+            outcome: Outcome = drafted
+        elif drafted.call.name in offered:
+            outcome = await tools.run(drafted.call)
+        else:
+            outcome = ErrorInfo("unknown_tool", "there is no such tool")
+        # No checkpoint between the handler's return and this.
+        with trio.CancelScope(shield=True):
+            await self._complete(CallOutcome(draft.turn_id, draft.step_id, draft.call, outcome))
+
+    async def _complete(self, outcome: CallOutcome) -> None:
+        """Let the listeners see to an outcome, and record what they make of it. Shielded."""
+        final: Outcome | None = None
+        with self._hook_failures(POST_EXECUTE.name):
+            with trio.move_on_after(POST_EXECUTE_S):
+                final = await self._hooks.waterfall(POST_EXECUTE, outcome, _outcome_as_it_is)
+            if type(final) not in {Json, ErrorInfo}:
+                # The handler's own outcome is not taken instead: it may be what they are to hide.
+                raise TypeError("no outcome")
+        result, error = (final, None) if isinstance(final, Json) else (None, final)
+        step_id, call = outcome.step_id, outcome.call
+        try:
+            await self._log.append(
+                ToolExecutionCompleted(step_id, call.id, result=result, error=error)
             )
-        )
+        except RejectedEvent as refusal:
+            error = ErrorInfo("handler_error", f"the result cannot be recorded: {refusal}")
+            await self._log.append(ToolExecutionCompleted(step_id, call.id, error=error))
+
+    @contextmanager
+    def _hook_failures(self, hook: str) -> Generator[None, None, None]:
+        """Turn what comes out of a hook's listeners into :class:`_HookFailed`."""
+        try:
+            yield
+        except Exception as error:
+            # The kind alone goes on record: foreign texts may hold what no event may.
+            _log.error("hook failed", session=self._log.session_id, hook=hook, exc_info=error)
+            raise _HookFailed(f"a listener of {hook} failed: {type(error).__name__}") from error
 
     async def _ask(
         self, adapter: Adapter, request: ModelRequest, step_id: str
@@ -188,9 +288,7 @@ class Agent:
                     if isinstance(output, Chunk):
                         await self._log.append(ModelChunkRecorded(step_id, output.value))
                         continue
-                    if isinstance(output, ModelResponse):
-                        await self._log.append(_committed(step_id, output))
-                    answer = output
+                    answer = await self._kept(step_id, output)
                     break
         except (StoreError, LogClosed):
             raise
@@ -203,6 +301,17 @@ class Agent:
             failure = ModelFailure("provider_error", f"the model adapter failed: {name}")
             return answer or failure
         return answer or ModelFailure("provider_error", "the stream ended without an answer")
+
+    async def _kept(
+        self, step_id: str, output: ModelResponse | ModelFailure
+    ) -> ModelResponse | ModelFailure:
+        """Return how a stream ended; a response as it was committed."""
+        if isinstance(output, ModelFailure):
+            return output
+        message = _with_new_ids(output.message, step_id, self._log.snapshot())
+        response = evolve(output, message=message)
+        await self._log.append(_committed(step_id, response))
+        return response
 
     async def _close_or_owe(self, turn_id: str, why: ErrorInfo) -> None:
         """Close the Turn, shielded; where the log does not take it, leave it owed.
@@ -219,6 +328,32 @@ class Agent:
                     turn=turn_id,
                     error=str(error),
                 )
+
+
+async def _as_it_is(draft: _Draft) -> _Draft:
+    return draft
+
+
+async def _outcome_as_it_is(outcome: CallOutcome) -> Outcome:
+    return outcome.outcome
+
+
+def _with_new_ids(message: AssistantMessage, step_id: str, snapshot: Snapshot) -> AssistantMessage:
+    """Return the message with an id of its own for each call that has none new to the session.
+
+    Some providers number the calls of each answer from 0. Answers are told apart by these ids, so
+    each is used once in a session.
+    """
+    calls: list[ToolCall] = []
+    used: set[str] = set()
+    for n, call in enumerate(message.tool_calls, 1):
+        new_id, suffix = call.id, ""
+        while new_id in used or snapshot.knows_call(new_id):
+            new_id = f"call-{step_id.replace('/', '-')}-{n}{suffix}"
+            suffix += "x"
+        used.add(new_id)
+        calls.append(evolve(call, id=new_id))
+    return evolve(message, tool_calls=tuple(calls))
 
 
 def _committed(step_id: str, response: ModelResponse) -> AssistantMessageCommitted:

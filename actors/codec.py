@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from actors import strict_json
@@ -69,12 +70,15 @@ def encode_event(event: Event) -> tuple[str, str]:
     """
     if type(event) not in _TO_PAYLOAD:
         raise RejectedEvent(f"{type(event).__name__} is not an event")
+    held = _held_json(event)
+    # The schemas let the held value be anything, so they are not shown it: parsing it again
+    # would cost more than all the rest.
+    payload = payload_value(event) if held is None else _around_held(event)
+    fault = payload_fault(event.tag, payload)
     try:
-        payload = payload_value(event)
-        text = strict_json.dumps(payload)
+        text = payload_text(event) if held is not None else strict_json.dumps_trusted(payload)
     except NotStrictJson as error:
         raise RejectedEvent(f"{event.tag}: {error}") from error
-    fault = payload_fault(event.tag, payload)
     if fault is not None:
         raise RejectedEvent(f"{event.tag}: {fault}")
     return event.tag, text
@@ -90,13 +94,66 @@ def decode_event(event_type: str, payload_text: str) -> Event:
     if build is None:
         raise RejectedEvent(f"unknown event type {event_type!r:.80}")
     try:
-        payload = strict_json.loads(payload_text)
+        payload, is_compact = strict_json.parse(payload_text)
     except NotStrictJson as error:
         raise RejectedEvent(f"{event_type}: {error}") from error
     fault = payload_fault(event_type, payload)
     if fault is not None:
         raise RejectedEvent(f"{event_type}: {fault}")
-    return build(cast("_Decoded", payload))
+    return build(cast("_Decoded", payload), payload_text if is_compact else None)
+
+
+def payload_text(event: Event) -> str:
+    """Return the payload's compact JSON text.
+
+    Raises:
+        NotStrictJson: it is too deep or too long.
+    """
+    held = _held_json(event)
+    if held is None:
+        return strict_json.dumps_trusted(payload_value(event))
+    text = f"{_head(event)}{held.text}}}"
+    strict_json.check_size(text)
+    strict_json.check_depth(text)  # one level more than the Json by itself
+    return text
+
+
+def _held_json(event: Event) -> Json | None:
+    """Return the Json that the event's payload ends with, None for one that ends otherwise."""
+    if type(event) is ModelChunkRecorded:
+        return event.chunk
+    return event.result if type(event) is ToolExecutionCompleted else None
+
+
+def _head(event: Event) -> str:
+    """Return the payload's text up to the Json that it ends with."""
+    if type(event) is ModelChunkRecorded:
+        return _chunk_head(event.step_id)
+    assert type(event) is ToolExecutionCompleted  # nothing else holds one
+    return _result_head(event.step_id, event.call_id)
+
+
+def _chunk_head(step_id: str) -> str:
+    return f'{{"step_id":{quote(step_id)},"chunk":'
+
+
+def _result_head(step_id: str, call_id: str) -> str:
+    return f'{{"step_id":{quote(step_id)},"call_id":{quote(call_id)},"result":'
+
+
+def _around_held(event: Event) -> Payload:
+    """Return the payload with null in the place of the Json that it holds."""
+    if type(event) is ModelChunkRecorded:
+        return {"step_id": event.step_id, "chunk": None}
+    assert type(event) is ToolExecutionCompleted  # nothing else holds one
+    return {"step_id": event.step_id, "call_id": event.call_id, "result": None}
+
+
+def _json_after(head: str, value: JsonValue, compact_text: str | None) -> Json:
+    """Return the Json that a payload's text ends with: cut out where the text is compact."""
+    if compact_text is not None and compact_text.startswith(head):
+        return Json.trusted(compact_text[len(head) : -1])
+    return Json.of(value)
 
 
 def payload_value(event: Event) -> Payload:
@@ -117,7 +174,7 @@ def envelope_value(envelope: Envelope) -> Payload:
 
 def envelope_json(envelope: Envelope) -> str:
     """Return :func:`envelope_value` as compact JSON text."""
-    payload = strict_json.dumps(payload_value(envelope.event))
+    payload = payload_text(envelope.event)
     return (
         f'{{"session_id":{quote(envelope.session_id)},"sequence":{envelope.sequence},'
         f'"recorded_at":{quote(envelope.recorded_at)},"type":{quote(envelope.event.tag)},'
@@ -133,6 +190,7 @@ def rfc3339_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+@lru_cache(maxsize=64)  # a transaction's rows share one
 def is_recorded_at(text: str) -> bool:
     """Tell whether ``text`` is a time as :func:`rfc3339_now` writes it, and one that exists."""
     if _recorded_at.fullmatch(text) is None:
@@ -273,12 +331,12 @@ def _message(value: _Decoded) -> Message:
     return _assistant_message(value)
 
 
-def _to_input(payload: _Decoded) -> UserInputAccepted:
+def _to_input(payload: _Decoded, _text: str | None) -> UserInputAccepted:
     messages = tuple(UserMessage(message["content"]) for message in payload["messages"])
     return UserInputAccepted(payload["turn_id"], payload["invocation_id"], messages)
 
 
-def _to_request(payload: _Decoded) -> ModelRequestRecorded:
+def _to_request(payload: _Decoded, _text: str | None) -> ModelRequestRecorded:
     route, messages = payload["route"], payload["messages"]
     tools = (
         ToolSpec(tool["name"], tool["description"], Json.of(tool["parameters"]))
@@ -297,11 +355,12 @@ def _to_request(payload: _Decoded) -> ModelRequestRecorded:
     )
 
 
-def _to_chunk(payload: _Decoded) -> ModelChunkRecorded:
-    return ModelChunkRecorded(payload["step_id"], Json.of(payload["chunk"]))
+def _to_chunk(payload: _Decoded, text: str | None) -> ModelChunkRecorded:
+    head = _chunk_head(payload["step_id"])
+    return ModelChunkRecorded(payload["step_id"], _json_after(head, payload["chunk"], text))
 
 
-def _to_answer(payload: _Decoded) -> AssistantMessageCommitted:
+def _to_answer(payload: _Decoded, _text: str | None) -> AssistantMessageCommitted:
     usage = payload.get("usage")
     return AssistantMessageCommitted(
         payload["step_id"],
@@ -311,23 +370,25 @@ def _to_answer(payload: _Decoded) -> AssistantMessageCommitted:
     )
 
 
-def _to_started(payload: _Decoded) -> ToolExecutionStarted:
+def _to_started(payload: _Decoded, _text: str | None) -> ToolExecutionStarted:
     return ToolExecutionStarted(payload["step_id"], _call(payload["call"]))
 
 
-def _to_completed(payload: _Decoded) -> ToolExecutionCompleted:
+def _to_completed(payload: _Decoded, text: str | None) -> ToolExecutionCompleted:
     if "error" in payload:
         error = ErrorInfo(payload["error"]["code"], payload["error"]["message"])
         return ToolExecutionCompleted(payload["step_id"], payload["call_id"], error=error)
-    result = Json.of(payload["result"])
+    head = _result_head(payload["step_id"], payload["call_id"])
+    result = _json_after(head, payload["result"], text)
     return ToolExecutionCompleted(payload["step_id"], payload["call_id"], result=result)
 
 
-def _to_failed(payload: _Decoded) -> StepFailed:
+def _to_failed(payload: _Decoded, _text: str | None) -> StepFailed:
     return StepFailed(payload["step_id"], payload["code"], payload["message"])
 
 
-_FROM_PAYLOAD: dict[str, Callable[[_Decoded], Event]] = {
+# With the payload's text, where that is compact.
+_FROM_PAYLOAD: dict[str, Callable[[_Decoded, str | None], Event]] = {
     UserInputAccepted.tag: _to_input,
     ModelRequestRecorded.tag: _to_request,
     ModelChunkRecorded.tag: _to_chunk,

@@ -10,6 +10,7 @@ translated where they occur and kept as ``__cause__``.
 - Look at the disk:     :class:`StoreError` and its kinds
 - Ask differently:      :class:`InvocationError` and its kinds, :class:`RouteUnavailable`
 - Change the options:   :class:`ConfigurationError`
+- Mend the plugin:      :class:`KernelError` and its kinds
 """
 
 from __future__ import annotations
@@ -161,3 +162,56 @@ class ConfigurationError(SessiondError):
 
 class ListenError(SessiondError):
     """The listener cannot be bound to the asked address and port."""
+
+
+# --- a plugin does what it must not -----------------------------------------------------------
+
+
+class KernelError(SessiondError):
+    """A plugin, or whoever mounts one, breaks a rule of its life; only its kinds are raised."""
+
+    def __init__(self, message: str) -> None:
+        if type(self) is KernelError:
+            raise TypeError("KernelError is a parent only: raise one of its kinds")
+        super().__init__(message)
+
+
+class IllegalMove(KernelError):
+    """A fiber was to move to a state that its own does not lead to; nothing changed."""
+
+
+class UndeclaredService(KernelError):
+    """A plugin asked for a service that it does not declare to require."""
+
+
+class ServiceConflict(KernelError):
+    """The key has a provider in that realm already."""
+
+
+class ServiceMissing(KernelError):
+    """No ACTIVE plugin provides the service."""
+
+
+class ContextClosed(KernelError):
+    """The plugin is neither loading nor active, so nothing can be done in its name."""
+
+
+class ForeignTask(KernelError):
+    """An Effect was to be entered in a task other than the plugin's own."""
+
+
+class EffectTimeout(KernelError):
+    """Leaving an Effect took longer than it may; it was cancelled, and the rest was undone."""
+
+    def __init__(self, label: str, deadline_s: float) -> None:
+        super().__init__(f"{label}: not undone within {deadline_s:g} s")
+        self.label = label
+        self.deadline_s = deadline_s
+
+
+class EffectEnded(KernelError):
+    """An Effect cancelled the plugin it belongs to, without saying why."""
+
+
+class Unmounted(KernelError):
+    """The plugin that was waited for is gone."""

@@ -57,6 +57,11 @@ class SessionLog:
         """``ok``; ``degraded`` after a failed commit until one succeeds; ``failed`` for good."""
         return self._writer.health
 
+    @property
+    def fault(self) -> str | None:
+        """What is wrong where :attr:`health` is not ``ok``, in words without a path."""
+        return self._writer.fault
+
     def snapshot(self) -> Snapshot:
         """Return the session as committed so far. O(1), and works on a log closed or failed."""
         return self._timeline.snapshot()

@@ -170,3 +170,7 @@ class Snapshot:
             # The ledger may know more by now: here this Turn was still running.
             return evolve(record, steps_n=self.open_turn.steps_n, ended_at=None)
         return record
+
+    def knows_call(self, call_id: str) -> bool:
+        """Tell whether the session has used a tool call id by now, perhaps after this view."""
+        return self._ledger.knows_call(call_id)

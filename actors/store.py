@@ -59,9 +59,15 @@ class Store:
         path: Path,
         session_id: str,
         last: tuple[int, bytes | None],
+        real: Path,
     ) -> None:
         self._connection = connection
         self._path = path
+        self._real = real
+        self._wal = real.with_name(real.name + "-wal")
+        self._identity = file_identity(real)
+        self._wal_identity: tuple[int, int] | None = None
+        """None until the first commit: SQLite makes the file when it needs it."""
         self._session_id = session_id
         self._last = last
 
@@ -73,6 +79,10 @@ class Store:
             OutcomeUnknown: it cannot be told whether they were written.
         """
         connection = self._connection
+        moved = self._moved_file()
+        if moved is not None:
+            # Through its descriptors SQLite would go on writing to what no name leads to.
+            raise AppendFailed(f"{moved} was moved, deleted or replaced", self._path)
         try:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(_INSERT, rows)
@@ -80,6 +90,16 @@ class Store:
         except sqlite3.Error as error:
             raise self._account_for(error) from error
         self._last = (rows[-1].sequence, rows[-1].digest)
+        if self._wal_identity is None:
+            self._wal_identity = file_identity(self._wal)
+
+    def _moved_file(self) -> str | None:
+        """Return which file of ours is not in its place, None if all are."""
+        if file_identity(self._real) != self._identity:
+            return "the database file"
+        if self._wal_identity is not None and file_identity(self._wal) != self._wal_identity:
+            return "the -wal file of the database"
+        return None
 
     def _account_for(self, error: sqlite3.Error) -> StoreError:
         """Make sure that no transaction is open, and find out what became of the failed one."""
@@ -117,6 +137,7 @@ class Store:
 
         Raises:
             StoreError: it could not be moved. It is safe where it is; the next start reads it.
+                Or the file is not in its place, and what it holds is found where it now is.
         """
         with closing(self._connection) as connection:
             try:
@@ -125,6 +146,9 @@ class Store:
                 raise StoreError(
                     f"the database could not be checkpointed: {describe(error)}", self._path
                 ) from error
+        # The -wal, if that was what had gone, is not needed any more.
+        if file_identity(self._real) != self._identity:
+            raise StoreError("the database file was moved, deleted or replaced", self._path)
 
 
 def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> Store:
@@ -158,7 +182,16 @@ def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> S
     except BaseException:
         connection.close()
         raise
-    return Store(connection, path, session_id, last)
+    return Store(connection, path, session_id, last, real)
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at ``path`` from any other, None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _require_writable(real: Path) -> None:

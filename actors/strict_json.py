@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+from json import encoder as json_encoder
 from json.encoder import encode_basestring
 from math import isfinite
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from actors.errors import NotStrictJson
 
@@ -28,11 +29,25 @@ MAX_BYTES = 16_777_216
 MAX_INTEGER_DIGITS = 4300
 """Python's default limit for converting integers (``sys.int_info``); more is refused."""
 
-_INTEGER_LIMIT = 10**MAX_INTEGER_DIGITS
+INTEGER_LIMIT = 10**MAX_INTEGER_DIGITS
+"""The least integer that is refused for its digits."""
+
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-_encode = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
-).encode
+
+
+def _compact_encoder() -> Callable[[object], str]:
+    """Return the function that writes compact text; what JSON cannot carry raises ValueError."""
+    make: Any = getattr(json_encoder, "c_make_encoder", None)
+    if make is None:
+        return json.JSONEncoder(
+            ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+        ).encode
+    # What JSONEncoder.encode makes anew at each call; that is most of what a small value costs.
+    encode_pieces = make(None, None, encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(encode_pieces(value, 0))
+
+
+_encode = _compact_encoder()
 
 quote: Callable[[str], str] = encode_basestring
 """The JSON string literal of a text, as :func:`dumps` writes it."""
@@ -50,13 +65,52 @@ def dumps(value: object) -> str:
     return text
 
 
+def dumps_trusted(value: JsonValue) -> str:
+    """Return what :func:`dumps` does, for a value put together from parts that are strict JSON.
+
+    Only what parts add up to is checked.
+
+    Raises:
+        NotStrictJson: the whole is too deep or too long.
+    """
+    text = _encode(value)
+    check_size(text)
+    check_depth(text)
+    return text
+
+
 def loads(text: str) -> JsonValue:
     """Return the value of a JSON text.
 
     Raises:
         NotStrictJson: the text is not strict JSON; ``place`` says where, if it could be parsed.
     """
+    return parse(text)[0]
+
+
+def parse(text: str) -> tuple[JsonValue, bool]:
+    """Return the value of a JSON text, and whether :func:`dumps` would write it as this very text.
+
+    False also where that is not known.
+
+    Raises:
+        NotStrictJson: as :func:`loads` does.
+    """
     check_size(text)
+    # What is written back to the very same text holds no duplicate key, no number out of range
+    # and no escaped surrogate: each would have come back as something else. Both ways run in C,
+    # which beats asking at every object and number.
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        try:
+            value, end = _scan(text, 0)
+            if end == len(text) and _encode(value) == text:
+                return value, True
+        except (ValueError, StopIteration):
+            pass  # what is wrong, if anything is, the strict parser says
+    return _strict_value(text), False
+
+
+def _strict_value(text: str) -> JsonValue:
     try:
         value = _decode(text)
     except _Unacceptable:
@@ -88,6 +142,16 @@ def check_size(text: str) -> None:
             raise NotStrictJson("a lone surrogate is not Unicode text") from error
     if size_bytes > MAX_BYTES:
         raise NotStrictJson(f"{size_bytes} bytes of JSON text, more than {MAX_BYTES}")
+
+
+def check_depth(text: str) -> None:
+    """Refuse a text of strict JSON that is nested deeper than :data:`MAX_DEPTH`.
+
+    Raises:
+        NotStrictJson: it is.
+    """
+    if text.count("{") + text.count("[") > MAX_DEPTH:  # else it cannot be
+        loads(text)
 
 
 def is_text(value: object) -> bool:
@@ -129,7 +193,7 @@ def _scalar_fault(value: object) -> str | None:
     if kind is str:
         return None if is_text(value) else "a lone surrogate is not Unicode text"
     if kind is int:
-        if -_INTEGER_LIMIT < cast("int", value) < _INTEGER_LIMIT:
+        if -INTEGER_LIMIT < cast("int", value) < INTEGER_LIMIT:
             return None
         return f"an integer of more than {MAX_INTEGER_DIGITS} digits"
     if kind is float:
@@ -202,6 +266,7 @@ def _constant(_literal: str) -> JsonValue:
     raise _Unacceptable
 
 
+_scan: Callable[[str, int], tuple[JsonValue, int]] = cast("Any", json.JSONDecoder()).scan_once
 _decode: Callable[[str], JsonValue] = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_float=_float,

@@ -17,17 +17,18 @@ async def running_beside(
 ) -> AsyncGenerator[None, None]:
     """Run ``task`` while the block runs; then call ``stop`` and wait until the task has ended.
 
-    The wait is shielded: the task is one that the block's own clean-up still needs, and it must
-    end by itself once ``stop`` was called. A task that raises cancels the block. The nursery is
-    nobody's business outside: an exception that comes alone, the block's or the task's, is not
-    wrapped in a group; only if both raise do they come out in one.
+    Task and wait are shielded: the task is one that the block's own clean-up still needs, and it
+    must end by itself once ``stop`` was called. A task that raises cancels the block. The nursery
+    is nobody's business outside: an exception that comes alone, the block's or the task's, is
+    not wrapped in a group; only if both raise do they come out in one.
     """
     failure: BaseException | None = None
     ended = trio.Event()
 
     async def run() -> None:
         try:
-            await task()
+            with trio.CancelScope(shield=True):
+                await task()
         finally:
             ended.set()
 

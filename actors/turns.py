@@ -227,7 +227,7 @@ class Ledger:
             raise RejectedEvent(f"a second assistant message of {event.step_id}")
         calls: dict[str, ToolCall] = {}
         for call in event.message.tool_calls:
-            if call.id in calls or self._knows_call(call.id):
+            if call.id in calls or self.knows_call(call.id):
                 raise RejectedEvent(f"tool call id {call.id!r:.80} is not new in its session")
             calls[call.id] = call
         if not calls:
@@ -280,10 +280,11 @@ class Ledger:
         self._turns[turn.invocation_id] = evolve(record, ended_at=sequence)
         self.open_turn = None
 
-    def _knows_call(self, call_id: str) -> bool:
+    def knows_call(self, call_id: str) -> bool:
+        """Tell whether the id was a tool call's before."""
         if call_id in self._call_ids:
             return True
-        return self._base is not None and self._base._knows_call(call_id)
+        return self._base is not None and self._base.knows_call(call_id)
 
 
 def _names(calls: Mapping[str, ToolCall]) -> str:

@@ -7,6 +7,10 @@ expressions have a budget, which an id of a million digits exceeds) nothing soun
 that it accepts nothing the reference would refuse is for the differential tests to show.
 
 Both see strict JSON only: the fast engine would accept NaN and tuples.
+
+:func:`compile_schema` has the same two engines judge by a schema that comes from elsewhere, such
+as a tool's. There the engines are not held against each other, so in the corners where they read
+a keyword differently (what ``\\w`` is, a multiple of 0.1) a value passes if either lets it pass.
 """
 
 from __future__ import annotations
@@ -15,18 +19,22 @@ import json
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from attrs import frozen
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType] # stubs leave its key open
+from jsonschema.exceptions import SchemaError, best_match  # pyright: ignore[reportUnknownVariableType] # stubs leave its key open
 from jsonschema_rs import Draft202012Validator as FastValidator
 from jsonschema_rs import Registry as FastRegistry
+from jsonschema_rs import ValidationError as FastError
 from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
+from actors.strict_json import pointer
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from jsonschema.exceptions import ValidationError
 
@@ -59,10 +67,19 @@ def document_fault(name: str, document: JsonValue) -> str | None:
     Raises:
         KeyError: there is no such file.
     """
-    pair = validators(name)
+    return pair_fault(validators(name), document)
+
+
+def pair_fault(pair: ValidatorPair, document: JsonValue) -> str | None:
+    """Return why ``document`` does not fit the compiled schema, in one line; None if it fits."""
     if pair.fast.is_valid(document):
         return None
-    return reference_fault(pair.reference, document)
+    try:
+        return reference_fault(pair.reference, document)
+    except (ArithmeticError, RecursionError, Unresolvable) as error:
+        # Only by a schema from elsewhere: the reference takes no remainder of huge numbers, and
+        # follows a recursive schema less deep than JSON may be. The fast engine has refused.
+        return f"does not fit the schema; where, cannot be told ({type(error).__name__})"
 
 
 def reference_fault(validator: Draft202012Validator, document: JsonValue) -> str | None:
@@ -71,15 +88,23 @@ def reference_fault(validator: Draft202012Validator, document: JsonValue) -> str
     # weighed. The stubs leave the error's type open; it is what iter_errors yields.
     errors = islice(validator.iter_errors(document), _ERRORS_WEIGHED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] # so do they here
     error = cast("ValidationError | None", best_match(errors))  # pyright: ignore[reportUnknownArgumentType] # and here
-    if error is None:
-        return None
-    # Nothing to escape: objects are closed, so the tokens are names from the schemas and indices.
-    place = "".join(f"/{token}" for token in error.absolute_path)
-    message = _message(error)
+    return None if error is None else _told(error)
+
+
+def _told(error: ValidationError | SchemaError) -> str:
+    place, message = _place(error.absolute_path), _message(error)
     return _cut(f"{place}: {message}" if place else message)
 
 
-def _message(error: ValidationError) -> str:
+def _place(path: Iterable[str | int]) -> str:
+    """Return a path as a JSON Pointer on one line; a key as long as a document is not copied."""
+    text = "".join(pointer(str(token)[:FAULT_LENGTH]) for token in path)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _message(error: ValidationError | SchemaError) -> str:
     """Return the error's message, or what each alternative lacks where none of them fits."""
     first_of_branch: dict[object, str] = {}
     for cause in error.context or ():
@@ -144,3 +169,68 @@ def _registry() -> Registry[Schema]:
 @cache
 def _fast_registry() -> FastRegistry:
     return FastRegistry([(str(schema["$id"]), schema) for schema in schemas().values()])
+
+
+# --- a schema from elsewhere --------------------------------------------------------------------
+
+_DIALECT = str(Draft202012Validator.META_SCHEMA["$id"])
+_PROBES: tuple[JsonValue, ...] = (None, 0, "", [], {})
+"""A schema that applies itself to the very value at hand never ends, whatever the value."""
+
+
+def compile_schema(schema: Mapping[str, Any]) -> ValidatorPair:
+    """Compile a schema that is not one of the files, once it is found to be sound.
+
+    A reference must lead to a place within the schema, which others are given alone. Nothing is
+    fetched. ``pattern`` must be a regular expression to both engines.
+
+    Raises:
+        ValueError: it is no valid schema of draft 2020-12, or a reference leads nowhere.
+    """
+    try:
+        Draft202012Validator.check_schema(
+            schema, format_checker=Draft202012Validator.FORMAT_CHECKER
+        )
+        _check_references(schema)
+        pair = ValidatorPair(
+            Draft202012Validator(schema, registry=Registry[Schema]()),
+            FastValidator(dict(schema), retriever=_refuse_to_retrieve),
+        )
+        for probe in _PROBES:
+            reference_fault(pair.reference, probe)
+    except SchemaError as error:
+        raise ValueError(_told(error)) from error
+    except Unresolvable as error:
+        raise ValueError(f"{error.ref!r:.80} leads to no place within the schema") from error
+    except FastError as error:
+        raise ValueError(_cut(error.message)) from error
+    except RecursionError as error:
+        raise ValueError("nested too deep, or refers to itself without an end") from error
+    return pair
+
+
+def _check_references(schema: Mapping[str, Any]) -> None:
+    """Follow every reference, also from parts that no value could lead an engine to.
+
+    Raises:
+        Unresolvable: one leads nowhere within the schema.
+        ValueError: a part claims to be of another dialect.
+    """
+    root = Resource[Schema](schema, DRAFT202012)
+    pending = [(root, Registry[Schema]().resolver_with_root(root))]
+    while pending:
+        resource, resolver = pending.pop()
+        contents = resource.contents
+        if isinstance(contents, bool):
+            continue
+        dialect = contents.get("$schema", _DIALECT)
+        if str(dialect).removesuffix("#") != _DIALECT:
+            raise ValueError(f"$schema: {dialect!r:.80} is not {_DIALECT}")
+        for keyword in ("$ref", "$dynamicRef"):
+            if keyword in contents:
+                resolver.lookup(contents[keyword])
+        pending += [(part, resolver.in_subresource(part)) for part in resource.subresources()]
+
+
+def _refuse_to_retrieve(uri: str) -> NoReturn:
+    raise ValueError(f"{uri!r:.80} is not within the schema")

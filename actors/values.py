@@ -42,7 +42,7 @@ def require_count(what: str, value: object, least: int) -> None:
     """Refuse anything but an ``int`` (a ``bool`` is none) from ``least`` up."""
     if type(value) is not int or value < least:
         raise RejectedEvent(f"{what}: an integer from {least} up is required")
-    if value >= 10**strict_json.MAX_INTEGER_DIGITS:
+    if value >= strict_json.INTEGER_LIMIT:
         raise RejectedEvent(f"{what}: more than {strict_json.MAX_INTEGER_DIGITS} digits")
 
 
@@ -83,12 +83,18 @@ class Json:
         Raises:
             NotStrictJson: JSON has no exact form for it.
         """
-        json = cls.__new__(cls)  # past the check: dumps wrote the text
-        object.__setattr__(json, "text", strict_json.dumps(value))
+        return cls.trusted(strict_json.dumps(value))
+
+    @classmethod
+    def trusted(cls, text: str) -> Json:
+        """Return a text as Json that is known to be as :meth:`of` would write it; not checked."""
+        json = cls.__new__(cls)
+        object.__setattr__(json, "text", text)
         return json
 
     def __attrs_post_init__(self) -> None:
-        if strict_json.dumps(strict_json.loads(self.text)) != self.text:
+        value, is_compact = strict_json.parse(self.text)
+        if not is_compact and strict_json.dumps(value) != self.text:
             raise NotStrictJson("not in the compact form that Json.of writes")
 
     def value(self) -> JsonValue:

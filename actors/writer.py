@@ -135,6 +135,8 @@ class Writer:
         self._stopped_by: BaseException | None = None
         self.health: Health = "ok"
         """degraded: the last commit failed. failed: the writer has stopped for good."""
+        self.fault: str | None = None
+        """What was wrong with the last commit, in words without a path; None after a good one."""
 
     async def append(
         self, encoded: Sequence[tuple[Event, str]], expected_sequence: int | None
@@ -208,14 +210,14 @@ class Writer:
         try:
             await self._commit(batch.rows)
         except AppendFailed as error:
-            self.health = "degraded"
+            self.health, self.fault = "degraded", error.fault
             self._fail(batch, error)
         except OutcomeUnknown as error:
-            self.health = "failed"
+            self.health, self.fault = "failed", error.fault
             self._stopped_by = error
             self._fail(batch, error)
         else:
-            self.health = "ok"
+            self.health, self.fault = "ok", None
             self._publish(batch)
         self._in_doubt = False
 
@@ -291,7 +293,7 @@ class Writer:
 
     def _abandon(self, bug: BaseException) -> None:
         """Answer all taken when the writer itself fails, with what is true for each."""
-        self.health = "failed"
+        self.health, self.fault = "failed", f"the writer failed: {type(bug).__name__}"
         self._stopped_by = bug
         for request in self._taken:
             if not request.is_answered:

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from actors.agent import Agent
 from actors.invocations import Invocations, open_invocations
+from actors.kernel.runtime import RuntimeView
 from actors.providers.echo import ECHO_ROUTE, EchoAdapter
 from actors.routes import Chunk, ModelResponse, RouteTable
 from actors.session_log import open_session_log
@@ -84,7 +85,9 @@ async def served(
             open_session_log("default", database) as log,
             open_invocations(log, Agent(log, routes)) as invocations,
         ):
-            app = cast("Application", create_app(log, invocations, body_timeout_s))
+            app = cast(
+                "Application", create_app(log, invocations, _nothing_mounted, body_timeout_s)
+            )
             serving = partial(serve, Guard(app, "127.0.0.1", gate), listener, gate.closing)
             async with (
                 running_beside(serving, gate.closing.set),
@@ -92,6 +95,10 @@ async def served(
             ):
                 port: int = listener.getsockname()[1]
                 yield Served(client, log, invocations, held, gate, port)
+
+
+def _nothing_mounted() -> RuntimeView:
+    return RuntimeView((), ())
 
 
 def assert_problem(response: httpx.Response, status: int, code: str) -> None:

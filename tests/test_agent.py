@@ -51,6 +51,7 @@ from actors.providers.echo import ECHO_ROUTE, EchoAdapter
 from actors.routes import ModelResponse, RouteTable
 from actors.session_log import open_session_log
 from actors.strict_json import MAX_BYTES
+from actors.tools import PromptRegistry
 from actors.turns import TurnRecord
 from actors.values import AssistantMessage, Route, ToolMessage, Usage, UserMessage
 
@@ -79,8 +80,9 @@ async def test_a_turn_records_input_request_chunks_and_message_in_this_order() -
     """The whole of a Turn is in the log, chunks as they came, the answer as it was given."""
     answer = ModelResponse(AssistantMessage("two words"), "stop", Usage(1, 2))
     adapter = scripted([chunk({"d": "two "}), chunk({"d": "words"}), answer])
-    async with open_session_log("default") as log:
-        await Agent(log, routes_to(adapter), "be brief").run_turn("a", "hello")
+    prompts = PromptRegistry()
+    async with open_session_log("default") as log, prompts.contributed("system", "be brief"):
+        await Agent(log, routes_to(adapter), prompts=prompts).run_turn("a", "hello")
         snapshot = log.snapshot()
         assert tags(snapshot) == [INPUT, REQUEST, CHUNK, CHUNK, ANSWER]
         request = snapshot[1].event
@@ -180,7 +182,7 @@ async def test_turns_are_logged_without_what_was_said(logs: list[EventDict]) -> 
         ([chunk(), OSError("boom")], "provider_error"),
         ([], "provider_error"),
         ([chunk()], "provider_error"),
-        ([calls("x", "x")], "provider_error"),
+        ([ModelResponse(AssistantMessage("fine"), "\udc00")], "provider_error"),
         ([chunk("x" * (MAX_BYTES - 2))], "provider_error"),
     ],
     ids=["failure", "late failure", "raises", "raises late", "nothing", "no end", "bad", "large"],
@@ -269,10 +271,8 @@ async def test_an_input_that_cannot_be_recorded_leaves_nothing(
 
 
 async def test_options_that_no_turn_could_work_with_are_refused() -> None:
-    """A prompt that is not text, as a damaged argument can be, and less than one Step."""
+    """A Turn that may make less than one Step."""
     async with open_session_log("default") as log:
-        with pytest.raises(ConfigurationError, match="system prompt"):
-            Agent(log, routes_to(scripted([])), "\udcff")
         with pytest.raises(ConfigurationError, match="one step"):
             Agent(log, routes_to(scripted([])), max_steps=0)
 
@@ -388,9 +388,12 @@ async def test_an_append_that_fails_ends_the_turn(
                 if error is AppendFailed:
                     assert_nothing_owed(log.snapshot())
                     assert recorded_code(log.snapshot()) in {"interrupted", None}
+                    for failed in (e.event for e in log.snapshot()):
+                        if isinstance(failed, StepFailed):  # the caller learns the cause
+                            assert failed.message.endswith("the disk said no")
                 else:
                     assert commits.tried_n == failing_n, "the writer has stopped"
-    assert commits_n == failing_n - 1 == 8
+    assert commits_n == failing_n - 1 == 10
 
 
 async def runs_to_its_end(agent: Agent) -> bool:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,13 +89,15 @@ def test_signal_while_importing(module: str, number: signal.Signals, tmp_path: P
 
 
 def test_order_of_start_and_stop(tmp_path: Path) -> None:
-    """A stop settles the invocations before the listener goes, and that before the session.
+    """Plugins load in the order of what they require and unload in that order backwards.
 
+    A stop settles the invocations while all of them are ACTIVE, before the first is unloaded.
     Read from the log of the real process, which was stopped during a Turn whose caller has
     its answer all the same.
     """
     answers: list[httpx.Response] = []
-    with HostProcess(tmp_path / "session.sqlite3", "--log-format", "json") as host:
+    options = ("--log-format", "json", "--log-level", "debug")
+    with HostProcess(tmp_path / "session.sqlite3", *options) as host:
         caller = threading.Thread(target=lambda: answers.append(host.post("one", "word " * 20_000)))
         assert host.url
         caller.start()
@@ -105,17 +107,31 @@ def test_order_of_start_and_stop(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in host.errors.splitlines()]
     (answer,) = answers
     assert (answer.status_code, answer.json()["code"]) == (500, "interrupted")
-    told = [line["event"] for line in lines]
+    told = [
+        f"{line['plugin']} {line['state']}" if "plugin" in line else line["event"] for line in lines
+    ]
     order = [
+        "models ACTIVE",
+        "session LOADING",
         "session opened",
+        "session ACTIVE",
+        "agent ACTIVE",
+        "invocations ACTIVE",
+        "http LOADING",
         "listening",
+        "http ACTIVE",
         "turn started",
         "stop requested",
         "turn failed",
         "invocations settled",
+        "http UNLOADING",
         "listener closed",
+        "http DISPOSED",
+        "invocations DISPOSED",
+        "agent DISPOSED",
         "session closing",
         "session closed",
+        "session DISPOSED",
     ]
     assert [event for event in told if event in order] == order
     assert {line["session"] for line in lines if "session" in line} == {"default"}
@@ -134,6 +150,36 @@ def test_idle_and_half_open_connections_do_not_hold_a_stop(tmp_path: Path) -> No
             assert client.get("/health").status_code == 200
             assert host.stop() == 0
     assert "Traceback" not in host.errors
+
+
+def test_a_burst_of_connections_waits_in_the_kernel(tmp_path: Path) -> None:
+    """While the Host does not get to accept them, hundreds of connections are made at once.
+
+    With the queue of a hundred that servers have by default the rest would be dropped, and each
+    of them tried again a second later.
+    """
+    with HostProcess(tmp_path / "session.sqlite3") as host, ExitStack() as connections:
+        port = int(host.url.rpartition(":")[2])
+        assert host.post("none", "the server is up").status_code == 200
+        host.send(signal.SIGSTOP)
+        for _ in range(500):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            connections.enter_context(connection)
+        # Connected is what a client believes of itself: what counts is whom the kernel holds.
+        assert waiting_n(port) == 500
+        host.send(signal.SIGCONT)
+        assert host.post("one", "still here").status_code == 200
+        assert host.stop() == 0
+
+
+def waiting_n(port: int) -> int:
+    """Return how many connections to a listener the kernel holds that were not accepted yet."""
+    table = Path("/proc/net/tcp")
+    if not table.exists():
+        pytest.skip("the kernel's table of connections is read on Linux only")
+    rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    (listener,) = [row for row in rows if row[3] == "0A" and int(row[1][9:], 16) == port]
+    return int(listener[4].rpartition(":")[2], 16)
 
 
 def test_recovery_comes_before_the_listener(tmp_path: Path) -> None:

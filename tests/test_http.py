@@ -279,9 +279,35 @@ async def test_health_tells_of_a_full_disk(tmp_path: Path) -> None:
         assert str(tmp_path) not in failed.text
         health = await host.client.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        assert "database or disk is full" in health.json()["detail"]
+        assert "database or disk is full" in failed.json()["detail"]
         connection.execute("PRAGMA max_page_count=1000000")
         assert (await host.invoke("one", {"input": "y"})).status_code == 200
-        assert (await host.client.get("/health")).json()["status"] == "ok"
+        well = (await host.client.get("/health")).json()
+        assert (well["status"], "detail" in well) == ("ok", False)
+
+
+async def test_a_turn_that_the_disk_cut_short_says_so(tmp_path: Path) -> None:
+    """Space that runs out within a Turn and comes back: the Turn's failure names the disk."""
+    async with served(tmp_path / "session.sqlite3") as host:
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            body = {"input": "hello", "route": {"provider": "held", "model": "held"}}
+            answers.append(await host.invoke("one", body))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await host.held.asked.wait()
+            database = tmp_path / "session.sqlite3"
+            database.rename(tmp_path / "away")
+            host.held.go_on.set()
+        assert_problem(answers[0], 503, "store_failed")
+        assert (await host.client.get("/health")).json()["detail"].startswith("the database file")
+        (tmp_path / "away").rename(database)
+        assert (await host.invoke("two", {"input": "hello"})).status_code == 200
+        again = await host.invoke("one", {"input": "hello"})
+        assert_problem(again, 500, "interrupted")
 
 
 async def test_health_tells_of_a_stopped_writer(

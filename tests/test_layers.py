@@ -13,8 +13,8 @@ ROOT = Path(actors.__file__).parent.parent
 # The order stands in the package's docstring, lowest first, one module a line.
 ORDER = [line.split()[0] for line in (actors.__doc__ or "").splitlines()[2:] if line.strip()]
 WEB_ORDER = [
-    *("logs", "problems", "guard", "page", "api", "app", "server", "host"),
-    *("offline", "client", "cli", "__main__"),
+    *("logs", "problems", "guard", "page", "runtime", "api", "app", "server", "host"),
+    *("offline", "requests", "client", "cli", "__main__"),
 ]
 # What synchronous code must not know, and what the offline commands must not pay for.
 ASYNC_LIBRARIES = {"trio", "hypercorn", "quart", "quart_trio"}

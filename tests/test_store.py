@@ -76,7 +76,7 @@ class FaultyConnection(sqlite3.Connection):
 def faulty_store(path: Path, last: Row, faults: dict[str, sqlite3.Error]) -> Store:
     connection = sqlite3.connect(path, isolation_level=None, factory=FaultyConnection)
     connection.faults = faults
-    return Store(connection, path, SESSION, (last.sequence, last.digest))
+    return Store(connection, path, SESSION, (last.sequence, last.digest), path)
 
 
 def sqlite_error(code: int, words: str = "disk I/O error") -> sqlite3.OperationalError:
@@ -388,7 +388,7 @@ def test_full_disk_writes_nothing_and_goes_on(database: Path, cache_pages: int) 
     connection = connect(database)
     connection.execute(f"PRAGMA cache_size={cache_pages}")
     connection.execute("PRAGMA max_page_count=8")
-    store = Store(connection, database, SESSION, (1, first[0].digest))
+    store = Store(connection, database, SESSION, (1, first[0].digest), database)
     rows = rows_n(40, first[0], 2000)
     for _ in range(2):
         with pytest.raises(AppendFailed, match=r"database or disk is full \(SQLITE_FULL\)"):
@@ -456,7 +456,7 @@ def test_busy_file_writes_nothing_and_goes_on(database: Path) -> None:
     write_rows(database, [])
     connection = connect(database)
     connection.execute("PRAGMA busy_timeout=10").fetchall()
-    store = Store(connection, database, SESSION, NEW)
+    store = Store(connection, database, SESSION, NEW, database)
     sent: list[str] = []
     with closing(sqlite3.connect(database, isolation_level=None)) as tool:
         tool.execute("BEGIN IMMEDIATE")
@@ -573,3 +573,42 @@ def test_memory_store_takes_everything() -> None:
     for store in stores:
         store.commit(rows_n(2))
         store.close()
+
+
+def test_a_moved_database_takes_nothing_until_it_is_back(database: Path) -> None:
+    """Nothing is acknowledged that no name leads to; back in its place, the file goes on."""
+    store = open_store(database, SESSION, NEW)
+    first = rows_n(1)
+    store.commit(first)
+    elsewhere = database.with_name("elsewhere")
+    database.rename(elsewhere)
+    with pytest.raises(AppendFailed, match="the database file was moved, deleted or replaced"):
+        store.commit(rows_n(1, after=first[0]))
+    database.write_bytes(elsewhere.read_bytes())  # not the same file, if the same bytes
+    with pytest.raises(AppendFailed, match="replaced"):
+        store.commit(rows_n(1, after=first[0]))
+    elsewhere.rename(database)
+    store.commit(rows_n(1, after=first[0]))
+    store.close()
+    assert len(stored_rows(database)) == 2
+
+
+def test_closing_a_deleted_database_says_so(database: Path) -> None:
+    """What was acknowledged cannot be kept for a file that somebody deletes: it is said."""
+    store = open_store(database, SESSION, NEW)
+    store.commit(rows_n(1))
+    database.unlink()
+    with pytest.raises(StoreError, match="moved, deleted or replaced"):
+        store.close()
+
+
+def test_a_deleted_wal_loses_nothing(database: Path) -> None:
+    """Without its ``-wal`` a database takes no more, and closing saves what was in there."""
+    store = open_store(database, SESSION, NEW)
+    first = rows_n(1)
+    store.commit(first)
+    wal_of(database).unlink()
+    with pytest.raises(AppendFailed, match="the -wal file of the database was moved"):
+        store.commit(rows_n(1, after=first[0]))
+    store.close()
+    assert len(stored_rows(database)) == 1

@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import json_values
 
 from actors.errors import NotStrictJson
-from actors.strict_json import MAX_BYTES, MAX_DEPTH, MAX_INTEGER_DIGITS, dumps, loads
+from actors.strict_json import MAX_BYTES, MAX_DEPTH, MAX_INTEGER_DIGITS, dumps, loads, parse
 
 
 def shape(value: Any) -> Any:
@@ -37,6 +38,19 @@ def nested(depth: int) -> object:
 def test_round_trip(value: Any) -> None:
     """Every JSON value comes back equal, to the type, the sign of zero and the order of keys."""
     assert shape(loads(dumps(value))) == shape(value)
+
+
+@given(json_values, st.sampled_from([None, 1]), st.booleans(), st.sampled_from([",", ", "]))
+def test_a_text_is_known_for_compact(
+    value: Any, indent: int | None, ascii_only: bool, separator: str
+) -> None:
+    """However a text is written it gives the same value, and is told for compact if it is that."""
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, separators=(separator, ":"))
+    parsed, is_compact = parse(text)
+    assert shape(parsed) == shape(value)
+    assert not is_compact or dumps(parsed) == text
+    few_levels = text.count("[") + text.count("{") <= MAX_DEPTH
+    assert is_compact or not few_levels or dumps(parsed) != text
 
 
 @given(json_values)

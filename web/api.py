@@ -15,11 +15,13 @@ from actors.transcript import entry_value
 from actors.validation import document_fault
 from actors.values import Route, is_identifier, message_value
 from web.problems import failure_status, problem
+from web.runtime import runtime_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.invocations import Invocations, InvocationState
+    from actors.kernel.runtime import RuntimeView
     from actors.session_log import SessionLog
     from actors.snapshot import Snapshot
     from actors.strict_json import JsonValue
@@ -30,25 +32,25 @@ SLICE_N = 250
 """Events rendered before other tasks get their turn: about a millisecond's worth."""
 
 
-def make_api(log: SessionLog, invocations: Invocations) -> Blueprint:
-    """Return the routes over one session and its queue."""
+def make_api(
+    log: SessionLog, invocations: Invocations, inspect: Callable[[], RuntimeView]
+) -> Blueprint:
+    """Return the routes over one session, its queue, and the runtime that ``inspect`` shows."""
     api = Blueprint("api", __name__)
 
     @api.get("/health")
     async def health() -> Response:  # pyright: ignore[reportUnusedFunction] # the route is its use
-        status = "stopping" if invocations.stopping else log.health
-        body: dict[str, JsonValue] = {
-            "status": status,
-            "session_id": log.session_id,
-            "last_sequence": log.snapshot().last_sequence,
-        }
-        return _json(body, 503 if status in {"stopping", "failed"} else 200)
+        return _health(log, is_stopping=invocations.stopping)
 
     @api.get("/api/v1/sessions/<session_id>")
     async def session(session_id: str) -> Response:  # pyright: ignore[reportUnusedFunction]
         if session_id != log.session_id:
             return problem(404, "session_not_found", "no such session is active here")
         return await _session(log.snapshot())
+
+    @api.get("/api/v1/runtime")
+    async def runtime() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return _json(runtime_value(inspect()))
 
     path = "/api/v1/agent/invocations/<invocation_id>"
 
@@ -73,6 +75,18 @@ def make_api(log: SessionLog, invocations: Invocations) -> Blueprint:
         return _json(_state_value(invocations.state(invocation_id)), 202)
 
     return api
+
+
+def _health(log: SessionLog, *, is_stopping: bool) -> Response:
+    status = "stopping" if is_stopping else log.health
+    body: dict[str, JsonValue] = {
+        "status": status,
+        "session_id": log.session_id,
+        "last_sequence": log.snapshot().last_sequence,
+    }
+    if log.fault is not None:
+        body["detail"] = log.fault
+    return _json(body, 503 if status in {"stopping", "failed"} else 200)
 
 
 # --- the session --------------------------------------------------------------------------------

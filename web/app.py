@@ -17,9 +17,12 @@ from web.page import make_page
 from web.problems import problem, problem_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quart import Response
 
     from actors.invocations import Invocations
+    from actors.kernel.runtime import RuntimeView
     from actors.session_log import SessionLog
 
 BODY_BYTES = 1_048_576
@@ -38,13 +41,16 @@ _CODES = {
 
 
 def create_app(
-    log: SessionLog, invocations: Invocations, body_timeout_s: float = BODY_TIMEOUT_S
+    log: SessionLog,
+    invocations: Invocations,
+    inspect: Callable[[], RuntimeView],
+    body_timeout_s: float = BODY_TIMEOUT_S,
 ) -> QuartTrio:
-    """Return the application over one session and its queue."""
+    """Return the application over one session and its queue, in the runtime ``inspect`` shows."""
     app = QuartTrio(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_BYTES
     app.config["BODY_TIMEOUT"] = body_timeout_s
-    app.register_blueprint(make_api(log, invocations))
+    app.register_blueprint(make_api(log, invocations, inspect))
     app.register_blueprint(make_page())
     app.register_error_handler(HTTPException, _http_problem)
     app.register_error_handler(SessiondError, _domain_problem)

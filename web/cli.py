@@ -34,6 +34,8 @@ DEFAULT_SESSION_ID = "default"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
 DEFAULT_MAX_STEPS = 8
+DEFAULT_CONNECT_TIMEOUT_S = 10.0
+DEFAULT_REQUEST_TIMEOUT_S = 300.0
 
 
 # --- how a command ends -----------------------------------------------------------------------
@@ -102,6 +104,16 @@ def as_identifier(_ctx: click.Context, _param: click.Parameter, value: str | Non
     return value
 
 
+def as_step_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Take the id of a Step, whether there is one or not."""
+    if value is not None:
+        from web.requests import is_step_id
+
+        if not is_step_id(value):
+            raise click.BadParameter(f"{value!r} is not a step's id, such as turn-1/step-1")
+    return value
+
+
 def as_text(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Take Unicode text: bytes of the command line that are no UTF-8 are refused."""
     if value is not None and not is_text(value):
@@ -132,6 +144,12 @@ SESSION_ID = click.option(
     default=DEFAULT_SESSION_ID,
     show_default=True,
     help="The session.",
+)
+URL = click.option(
+    "--url",
+    default=f"http://{DEFAULT_HOST}:{DEFAULT_PORT}",
+    show_default=True,
+    help="Where the Host listens.",
 )
 
 
@@ -167,6 +185,41 @@ def cli() -> None:
     help="0 lets the system choose.",
 )
 @click.option(
+    "--model-url",
+    metavar="URL",
+    help="An OpenAI-compatible provider: requests go to URL/chat/completions.",
+)
+@click.option("--model", metavar="NAME", callback=as_text, help="The provider's model to use.")
+@click.option(
+    "--model-key-env", metavar="VAR", help="The environment variable that holds the provider's key."
+)
+@click.option(
+    "--model-replay",
+    metavar="FILE",
+    type=ANY_PATH,
+    help="Play the model's part of a session again, from what `sessiond export` wrote of it.",
+)
+@click.option(
+    "--connect-timeout",
+    "connect_timeout_s",
+    envvar="SESSIOND_SERVE_CONNECT_TIMEOUT",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT_CONNECT_TIMEOUT_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for a connection to the provider.",
+)
+@click.option(
+    "--request-timeout",
+    "request_timeout_s",
+    envvar="SESSIOND_SERVE_REQUEST_TIMEOUT",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT_REQUEST_TIMEOUT_S,
+    show_default=True,
+    metavar="S",
+    help="The longest silence of the provider, in seconds.",
+)
+@click.option(
     "--system-prompt",
     callback=as_text_or_file,
     default="",
@@ -194,6 +247,12 @@ def serve(
     session_id: str,
     host: str,
     port: int,
+    model_url: str | None,
+    model: str | None,
+    model_key_env: str | None,
+    model_replay: Path | None,
+    connect_timeout_s: float,
+    request_timeout_s: float,
     system_prompt: str,
     max_steps: int,
     log_format: LogFormat,
@@ -204,10 +263,16 @@ def serve(
     One line on standard output says where, once connections are accepted; logs go to standard
     error. Any user of this machine can reach the API.
     """
+    _require_whole_model(model_url, model, model_key_env, model_replay)
+    key = None if model_key_env is None else _key_in(model_key_env)
     import trio
 
+    from actors.plugins import ModelsConfig, OpenAIConfig
     from web.host import SIGNALS, HostConfig, run_host
 
+    openai = None
+    if model_url is not None and model is not None:
+        openai = OpenAIConfig(model_url, model, key, connect_timeout_s, request_timeout_s)
     config = HostConfig(
         session_db=session_db,
         session_id=session_id,
@@ -215,6 +280,7 @@ def serve(
         port=port,
         system_prompt=system_prompt,
         max_steps=max_steps,
+        models=ModelsConfig(openai, model_replay),
         log_format=log_format,
         log_level=log_level,
     )
@@ -226,8 +292,28 @@ def serve(
             signal.signal(number, signal.SIG_IGN)
 
 
+def _require_whole_model(
+    url: str | None, model: str | None, key_env: str | None, replay: Path | None
+) -> None:
+    """Refuse options that make sense only together, or only apart."""
+    if (url is None) != (model is None):
+        raise click.UsageError("--model-url and --model go together")
+    if key_env is not None and url is None:
+        raise click.UsageError("--model-key-env needs --model-url")
+    if replay is not None and url is not None:
+        raise click.UsageError("--model-replay and --model-url exclude each other")
+
+
+def _key_in(variable: str) -> str:
+    """Return the key that an environment variable holds."""
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigurationError(f"--model-key-env {variable}: no such variable is set")
+    return key
+
+
 @cli.command()
-@click.option("--url", default=f"http://{DEFAULT_HOST}:{DEFAULT_PORT}", show_default=True)
+@URL
 @click.option(
     "--id",
     "invocation_id",
@@ -258,6 +344,21 @@ def invoke(ctx: click.Context, url: str, invocation_id: str | None, text: str | 
             _cancel(client, invocation_id)
             ctx.exit(EXIT_INTERRUPTED)
     ctx.exit(_tell_outcome(outcome))
+
+
+@cli.command()
+@URL
+@click.pass_context
+def plugins(ctx: click.Context, url: str) -> None:
+    """Print the plugins of a running Host: where each stands, and why it does not run."""
+    from web.client import HostClient
+    from web.runtime import plugin_table
+
+    with HostClient(url) as client:
+        answer = client.plugins()
+    if not isinstance(answer, list):
+        ctx.exit(_tell_outcome(answer))
+    _write(printable(line, keep="\n") for line in plugin_table(answer))
 
 
 def _said(text: str | None) -> str:
@@ -306,14 +407,26 @@ def _cancel(client: HostClient, invocation_id: str) -> None:
 @click.option(
     "--json", "as_json", envvar="SESSIOND_SHOW_JSON", is_flag=True, help="One JSON document."
 )
-def show(path: Path, session_id: str, *, as_json: bool) -> None:
+@click.option(
+    "--request",
+    "step_id",
+    envvar="SESSIOND_SHOW_REQUEST",
+    callback=as_step_id,
+    metavar="STEP_ID",
+    help="Instead, what the model was given in a step such as turn-1/step-1, as JSON.",
+)
+def show(path: Path, session_id: str, step_id: str | None, *, as_json: bool) -> None:
     """Print the transcript of a session in the database at PATH."""
     from actors.reader import open_reader
     from web.offline import load, readable_transcript, session_document
 
     with open_reader(path) as reader:
         snapshot = load(reader, session_id)
-    if as_json:
+    if step_id is not None:
+        from web.requests import find_request, request_document
+
+        _write(request_document(find_request(snapshot, step_id, path)))
+    elif as_json:
         _write(session_document(snapshot))
     else:
         _write(map(printable, readable_transcript(snapshot)))

@@ -1,4 +1,4 @@
-"""The client behind ``sessiond invoke``: one invocation asked of a running Host.
+"""The client behind ``sessiond invoke`` and ``sessiond plugins``: asks a running Host.
 
 How it ended is a value (:class:`Answered`, :class:`Refused`, :class:`Unanswered`): none of them
 is a fault of this program.
@@ -7,13 +7,14 @@ is a fault of this program.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import httpx
 from attrs import frozen
 
 from actors import strict_json
 from actors.errors import ConfigurationError, NotStrictJson
+from actors.validation import document_fault
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 10.0
 
 
 @frozen
@@ -121,6 +123,20 @@ class HostClient:
         except httpx.HTTPError as error:
             return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
         return None if response.status_code == HTTPStatus.ACCEPTED else _refusal(response)
+
+    def plugins(self) -> list[dict[str, JsonValue]] | Refused | Unanswered:
+        """Return the Host's plugins, as ``runtime-response.schema.json`` has them."""
+        address = f"{self._url}/api/v1/runtime"
+        try:
+            response = self._http.get(address, timeout=READ_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
+        if response.status_code != HTTPStatus.OK:
+            return _refusal(response)
+        answer = _json(response)
+        if document_fault("runtime-response", answer) is not None:
+            return Unanswered(f"what answers at {self._url} is not a Host")
+        return cast("dict[str, list[dict[str, JsonValue]]]", answer)["plugins"]
 
     def _address(self, invocation_id: str) -> str:
         return f"{self._url}/api/v1/agent/invocations/{invocation_id}"

@@ -1,9 +1,9 @@
-"""The Host: assembly only. Which parts, in which order, and how the process ends.
+"""The Host: assembly only. Which plugins, and how the process begins and ends.
 
-Start: lock, load, recovery, agent and invocations, listener, the one line on standard output.
-Stop, in two phases: first the intake closes, what is live is cancelled and settles, and its
-callers have their answers while everything still stands; then the listener goes, the writer
-drains, the file is checkpointed and closed. The nesting below is that order.
+Start: models, session (lock, load, recovery), agent, invocations, and last the listener and the
+one line on standard output. Stop, in two phases: first what is live is cancelled, settles and is
+answered while every plugin still stands; then the plugins are unmounted, dependents first, until
+the file is checkpointed and closed.
 """
 
 from __future__ import annotations
@@ -11,41 +11,40 @@ from __future__ import annotations
 import os
 import signal
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import structlog
 import trio
 from attrs import define, field, frozen
 
-from actors.agent import DEFAULT_MAX_STEPS, Agent, recover
-from actors.errors import StoreError
-from actors.invocations import open_invocations
-from actors.providers.echo import ECHO_ROUTE, EchoAdapter
-from actors.routes import RouteTable
-from actors.session_log import open_session_log
-from actors.tasks import running_beside
-from web.app import create_app
-from web.guard import Gate, Guard
-from web.logs import LogFormat, configure_logs, is_terminal, write_error
-from web.server import (
-    bind_listener,
-    loopback_address,
-    raise_descriptor_limit,
-    serve,
-    url_of,
+from actors.agent import DEFAULT_MAX_STEPS
+from actors.errors import SessiondError
+from actors.kernel.runtime import open_runtime
+from actors.plugins import (
+    AGENT_PLUGIN,
+    CLOCK,
+    INVOCATIONS_PLUGIN,
+    MODELS,
+    RECALL,
+    SESSION,
+    STOPPING,
+    TOOLS_PLUGIN,
+    AgentConfig,
+    ModelsConfig,
+    SessionConfig,
 )
+from actors.tasks import running_beside
+from web.logs import LogFormat, configure_logs, is_terminal, write_error
+from web.server import HTTP, HttpConfig, loopback_address, raise_descriptor_limit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.invocations import Invocations
-    from actors.session_log import SessionLog
-    from web.guard import Application
+    from actors.kernel.fibers import Fiber, Plugin
+    from actors.kernel.runtime import Runtime
 
 STOP_DEADLINE_S = 10.0
 """From the first signal; then the process ends, whatever is still open."""
-ANSWERS_S = 2.0
-"""How long settled callers have to take their answers before the listener goes."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What stops a Host. SIGHUP does not where whoever started it had it ignored, as nohup does."""
 
@@ -62,6 +61,10 @@ class HostConfig:
     port: int = 8765
     system_prompt: str = ""
     max_steps: int = DEFAULT_MAX_STEPS
+    models: ModelsConfig = field(factory=ModelsConfig)
+    plugins: tuple[tuple[Plugin[Any], Any], ...] = ()
+    """More plugins, each with its config: they are mounted beside the built-in tools, and the
+    Host can do without them."""
     log_format: LogFormat = "console"
     log_level: str = "info"
 
@@ -123,47 +126,72 @@ def _leave_at_once(reason: str) -> NoReturn:
 
 
 async def _run(config: HostConfig, stop: _Stop) -> None:
-    progress = _show_progress if is_terminal() else None
-    async with open_session_log(config.session_id, config.session_db, on_progress=progress) as log:
-        _log.info("session opened", session=log.session_id, events=len(log.snapshot()))
-        if log.other_session_ids:
-            _log.warning(
-                "this session is new in a file that holds others",
-                session=log.session_id,
-                others=list(log.other_session_ids),
-            )
-        owed = await recover(log)
-        if owed:
-            _log.warning("recovery recorded", session=log.session_id, events=len(owed))
-        routes = RouteTable(ECHO_ROUTE, {ECHO_ROUTE: EchoAdapter()})
-        agent = Agent(log, routes, config.system_prompt, config.max_steps)
-        async with open_invocations(log, agent) as invocations:
-            await _serve_until_stopped(config, stop, log, invocations)
-        _log.info("session closing", session=log.session_id)
-        owes = log.snapshot().open_turn is not None
-    _log.info("session closed", session=config.session_id)
-    if owes:
-        raise StoreError("what the last turn owes could not be recorded", config.session_db)
-
-
-async def _serve_until_stopped(
-    config: HostConfig, stop: _Stop, log: SessionLog, invocations: Invocations
-) -> None:
-    gate = Gate()
-    with bind_listener(config.host, config.port) as listener:
-        application = Guard(cast("Application", create_app(log, invocations)), config.host, gate)
-        serving = partial(serve, application, listener, gate.closing)
-        async with running_beside(serving, gate.closing.set):
-            stop.has_started = True
-            print(f"sessiond listening on {url_of(listener)}", flush=True)  # noqa: T201 # the one line
-            _log.info("listening", url=url_of(listener))
+    try:
+        async with open_runtime(_log_move) as runtime:
+            await _mount_all(runtime, config, stop)
             await stop.asked.wait()
-            await invocations.shut_down()
-            # Settled is not answered: the answers are on their way through the listener.
-            with trio.move_on_after(ANSWERS_S):
-                await gate.wait_until_answered()
-            _log.info("invocations settled", session=log.session_id)
-    _log.info("listener closed")
+            await runtime.hooks.parallel(STOPPING, None)
+    except BaseExceptionGroup as group:
+        raise _only_cause(group) from group
+
+
+async def _mount_all(runtime: Runtime, config: HostConfig, stop: _Stop) -> None:
+    """Mount the plugins in stages, each once the one before stands.
+
+    What an option got wrong is found before the file is touched, and nobody can connect before
+    everything that is to be served stands.
+    """
+    progress = _show_progress if is_terminal() else None
+    session = SessionConfig(config.session_id, config.session_db, progress)
+    agent = AgentConfig(config.system_prompt, config.max_steps)
+
+    def announce(url: str) -> None:
+        stop.has_started = True
+        print(f"sessiond listening on {url}", flush=True)  # noqa: T201 # the one line
+
+    await _standing(runtime.mount(MODELS, config.models, essential=True))
+    needed = (
+        runtime.mount(SESSION, session, essential=True),
+        runtime.mount(TOOLS_PLUGIN, None, essential=True),
+        runtime.mount(AGENT_PLUGIN, agent, essential=True),
+        runtime.mount(INVOCATIONS_PLUGIN, None, essential=True),
+    )
+    for plugin, plugin_config in ((CLOCK, None), (RECALL, None), *config.plugins):
+        runtime.mount(plugin, plugin_config)
+    await runtime.wait_settled()  # of these, one may wait for what never comes
+    await _standing(*needed)
+    await _standing(
+        runtime.mount(HTTP, HttpConfig(config.host, config.port, announce), essential=True)
+    )
+
+
+async def _standing(*fibers: Fiber) -> None:
+    """Wait until the plugins are ACTIVE. One that fails ends the runtime, and so this wait."""
+    for fiber in fibers:
+        await fiber.runtime.until(lambda fiber=fiber: fiber.state == "ACTIVE")
+
+
+def _log_move(fiber: Fiber) -> None:
+    name = fiber.plugin.name
+    if fiber.state == "FAILED" and not fiber.is_essential:
+        _log.error("plugin failed", plugin=name, error=str(fiber.failure), exc_info=fiber.failure)
+    else:
+        _log.debug("plugin moved", plugin=name, state=fiber.state)
+
+
+def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one error to end with: the first, unless something is wrong with the program."""
+    causes = [
+        _only_cause(cast("BaseExceptionGroup[BaseException]", error))
+        if isinstance(error, BaseExceptionGroup)
+        else error
+        for error in group.exceptions
+    ]
+    if any(not isinstance(cause, SessiondError) for cause in causes):
+        return group
+    for cause in causes[1:]:
+        _log.error("and another failure", error=str(cause))
+    return causes[0]
 
 
 def _show_progress(loaded_n: int, total_n: int) -> None:

@@ -1,4 +1,4 @@
-"""The listener, and hypercorn behind it."""
+"""The listener and hypercorn behind it, as a plugin."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ import os
 import resource
 import socket
 import sys
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
+import structlog
+import trio
+from attrs import frozen
 from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve  # pyright: ignore[reportUnknownVariableType] # its WSGI half is untyped
 
 from actors.errors import ConfigurationError, ListenError
-from web.guard import SECURITY_HEADERS
+from actors.kernel.fibers import Plugin
+from actors.plugins import INVOCATIONS, SESSION_LOG, STOPPING
+from actors.tasks import running_beside
+from web.app import create_app
+from web.guard import SECURITY_HEADERS, Gate, Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    import trio
+    from actors.kernel.context import Context
+    from web.guard import Application
 
 BACKLOG_N = 1024
 """Connections the kernel holds before they are accepted; hypercorn's 100 make a burst wait."""
@@ -28,6 +38,54 @@ UNREAD_TIMEOUT_MS = 5_000
 """How long sent bytes may stay unacknowledged before the kernel gives a connection up. Without
 it, a client that never reads its answer would hold a stop until the deadline."""
 DESCRIPTORS_N = 65_536
+ANSWERS_S = 2.0
+"""How long settled callers have to take their answers before the listener goes."""
+
+_log = structlog.get_logger()
+
+
+@frozen
+class HttpConfig:
+    """Where to listen, and whom to tell."""
+
+    host: str
+    port: int
+    """0 lets the system choose."""
+    on_listening: Callable[[str], None]
+    """Called with the URL once connections are accepted."""
+
+
+async def _set_up_http(context: Context, config: HttpConfig) -> None:
+    log, invocations = context.require(SESSION_LOG), context.require(INVOCATIONS)
+    gate = Gate()
+    application = cast("Application", create_app(log, invocations, context.inspect))
+    guarded = Guard(application, config.host, gate)
+    url = await context.enter(_listening(guarded, config, gate), "listener")
+
+    async def hand_over_answers(_: None) -> None:
+        await invocations.shut_down()
+        # Settled is not answered: the answers are on their way through the listener.
+        with trio.move_on_after(ANSWERS_S):
+            await gate.wait_until_answered()
+
+    context.listen(STOPPING, hand_over_answers)
+    _log.info("listening", url=url)
+    config.on_listening(url)
+
+
+@asynccontextmanager
+async def _listening(
+    application: Guard, config: HttpConfig, gate: Gate
+) -> AsyncGenerator[str, None]:
+    with bind_listener(config.host, config.port) as listener:
+        serving = partial(serve, application, listener, gate.closing)
+        async with running_beside(serving, gate.closing.set):
+            yield url_of(listener)
+    _log.info("listener closed")
+
+
+HTTP = Plugin("http", _set_up_http, requires=(SESSION_LOG, INVOCATIONS))
+"""Serves the session and takes invocations."""
 
 
 def loopback_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -101,6 +159,7 @@ async def serve(application: object, listener: socket.socket, closing: trio.Even
     config = _Config()
     # hypercorn closes the descriptor that it is given; the listener stays its owner's.
     config.bind = [f"fd://{os.dup(listener.fileno())}"]
+    config.backlog = BACKLOG_N  # it listens once more, with its own
     config.accesslog = None
     config.errorlog = None  # the application's own log has what matters
     config.graceful_timeout = GRACE_S

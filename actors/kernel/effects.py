@@ -1,0 +1,85 @@
+"""What a plugin does that must be undone: entered one by one, left in reverse, all of them.
+
+An Effect is an async context manager, and may hold a nursery or a cancel scope open from its
+enter to its exit. Those nest by task, so every Effect is entered and left in one task, and the
+scope that shields and bounds its exit is opened *before* it is entered: opened only around the
+exit, it would lie inside of what the exit closes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from actors.errors import EffectTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+T = TypeVar("T")
+
+EFFECT_DEADLINE_S = 5.0
+"""How long leaving one Effect may take, unless it was entered with another deadline."""
+
+
+class EffectStack:
+    """The Effects of one load of a plugin."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What stands, oldest first."""
+        return tuple(label for label, _ in self._undo)
+
+    async def enter(
+        self, effect: AbstractAsyncContextManager[T], label: str, deadline_s: float
+    ) -> T:
+        """Enter an Effect and return what it yields. If that raises, there is nothing to undo."""
+        scope = trio.CancelScope()
+        with ExitStack() as opened:
+            opened.enter_context(scope)
+            value = await effect.__aenter__()
+            opened.pop_all()  # the scope stays open until the Effect is left
+        self._undo.append((label, partial(_leave, effect, scope, label, deadline_s)))
+        return value
+
+    def add(self, label: str, undo: Callable[[], None]) -> None:
+        """Remember how to undo what was done without waiting."""
+
+        async def undo_at_once() -> None:
+            undo()
+
+        self._undo.append((label, undo_at_once))
+
+    async def leave(self) -> list[BaseException]:
+        """Undo everything in reverse, one by one, and return all that this raised.
+
+        Shielded, each within its deadline; nothing is left out because something else failed.
+        """
+        errors: list[BaseException] = []
+        while self._undo:
+            _, undo = self._undo.pop()
+            try:
+                await undo()
+            except BaseException as error:  # noqa: BLE001 # the fiber has it
+                errors.append(error)
+        return errors
+
+
+async def _leave(
+    effect: AbstractAsyncContextManager[T], scope: trio.CancelScope, label: str, deadline_s: float
+) -> None:
+    scope.shield, scope.deadline = True, trio.current_time() + deadline_s
+    with ExitStack() as opened:
+        opened.push(scope)
+        # As for a block that ended well: what went wrong elsewhere is not this Effect's, and a
+        # cancellation of its own it knows by itself.
+        await effect.__aexit__(None, None, None)
+    if scope.cancelled_caught:
+        raise EffectTimeout(label, deadline_s)

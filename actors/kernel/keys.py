@@ -1,0 +1,30 @@
+"""What services are asked for by, and the realms that keep equal keys apart."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from attrs import frozen
+
+T = TypeVar("T")
+
+
+@frozen
+class ServiceKey(Generic[T]):
+    """Names a service of type ``T``. Keys of one name are one key, wherever they were made."""
+
+    name: str
+
+
+@frozen(eq=False)
+class Realm:
+    """A place for services of its own: a key has one provider in each realm.
+
+    Realms are told apart by identity; the label is for people.
+    """
+
+    label: str
+
+
+ROOT_REALM = Realm("root")
+"""Where a key is looked up unless a context has it isolated."""
