@@ -546,7 +546,7 @@ async def test_an_illegal_move_changes_nothing(state: Any, to: Any) -> None:
     """Each pair of states: what the table has is done, all else raises and leaves all as it was."""
     moves: list[str] = []
     async with open_runtime(lambda fiber: moves.append(fiber.state)) as runtime:
-        fiber = runtime.new_fiber(runtime.root, Plugin("a", nothing), None, {}, essential=False)
+        fiber = runtime.new_fiber(runtime.root, Plugin("a", nothing), None, False, {})
         fiber.state = state
         if to in LEGAL_MOVES[state]:
             fiber.move(to)

@@ -9,12 +9,11 @@ import trio
 from attrs import evolve, frozen
 
 from actors.errors import ContextClosed, ForeignTask, UndeclaredService
-from actors.kernel.effects import EFFECT_DEADLINE_S
+from actors.kernel.effects import EFFECT_DEADLINE_S, Effect
 from actors.kernel.keys import Realm, ServiceKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
 
     from actors.kernel.fibers import Fiber, Plugin
     from actors.kernel.hooks import Hook, Hooks
@@ -27,9 +26,10 @@ C = TypeVar("C")
 
 @frozen(eq=False)
 class Context:
-    """What one plugin may do. Once it is on its way out, that is to use what it has.
+    """What one plugin may do.
 
-    Everything that begins something raises :class:`~actors.errors.ContextClosed` then.
+    Everything that begins something raises :class:`~actors.errors.ContextClosed` once the plugin
+    is on its way out; what it has it may use to the end.
     """
 
     _fiber: Fiber
@@ -45,17 +45,16 @@ class Context:
         return self._fiber.runtime.inspect()
 
     def require(self, key: ServiceKey[T]) -> T:
-        """Return a required service. It stands until this plugin is unloaded.
+        """Return a required service, which stands until this plugin is unloaded.
 
         Raises:
             UndeclaredService: the plugin does not declare that it requires this.
         """
+        name = self._fiber.plugin.name
         if key not in self._fiber.plugin.requires:
-            raise UndeclaredService(
-                f"{self._fiber.plugin.name} does not declare that it requires {key.name}"
-            )
+            raise UndeclaredService(f"{name} does not declare that it requires {key.name}")
         if key not in self._fiber.bound:
-            raise ContextClosed(f"{self._fiber.plugin.name} is {self._fiber.state}")
+            raise ContextClosed(f"{name} is {self._fiber.state}")
         return cast("T", self._fiber.bound[key].value)
 
     def provide(self, key: ServiceKey[T], value: T) -> None:
@@ -64,14 +63,10 @@ class Context:
         Raises:
             ServiceConflict: the key has a provider in this realm already.
         """
-        undo = self._standing().provide(key, self._realms, value)
-        self._fiber.effects.add(f"service {key.name}", undo)
+        self._standing().provide(key, self._realms, value)
 
     async def enter(
-        self,
-        effect: AbstractAsyncContextManager[T],
-        label: str,
-        deadline_s: float = EFFECT_DEADLINE_S,
+        self, effect: Effect[T], label: str, deadline_s: float = EFFECT_DEADLINE_S
     ) -> T:
         """Enter an Effect and return what it yields; it is left when the plugin is unloaded.
 
@@ -106,7 +101,7 @@ class Context:
         return self._standing().mount(plugin, config, self._realms, essential=essential)
 
     def isolate(self, *keys: ServiceKey[Any]) -> Context:
-        """Return a context in which these keys mean services of a realm of their own.
+        """Return a context where these keys mean services of a realm of their own.
 
         That holds for what is provided and for what is mounted through it.
         """

@@ -1,26 +1,21 @@
 """What a plugin does that must be undone: entered one by one, left in reverse, all of them.
 
-An Effect is an async context manager, and may hold a nursery or a cancel scope open from its
-enter to its exit. Those nest by task, so every Effect is entered and left in one task, and the
-scope that shields and bounds its exit is opened *before* it is entered: opened only around the
-exit, it would lie inside of what the exit closes.
+An Effect may hold a nursery or a cancel scope open from its enter to its exit. Those nest by task,
+so an Effect is entered and left in one task, and the scope that shields and bounds its exit is
+opened *before* it is entered: opened around the exit, it would lie inside of what that closes.
 """
 
-from __future__ import annotations
-
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from actors.errors import EffectTimeout
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
-
 T = TypeVar("T")
+Effect = AbstractAsyncContextManager
 
 EFFECT_DEADLINE_S = 5.0
 """How long leaving one Effect may take, unless it was entered with another deadline."""
@@ -37,9 +32,7 @@ class EffectStack:
         """What stands, oldest first."""
         return tuple(label for label, _ in self._undo)
 
-    async def enter(
-        self, effect: AbstractAsyncContextManager[T], label: str, deadline_s: float
-    ) -> T:
+    async def enter(self, effect: Effect[T], label: str, deadline_s: float) -> T:
         """Enter an Effect and return what it yields. If that raises, there is nothing to undo."""
         scope = trio.CancelScope()
         with ExitStack() as opened:
@@ -49,7 +42,7 @@ class EffectStack:
         self._undo.append((label, partial(_leave, effect, scope, label, deadline_s)))
         return value
 
-    def add(self, label: str, undo: Callable[[], None]) -> None:
+    def add(self, label: str, undo: Callable[[], object]) -> None:
         """Remember how to undo what was done without waiting."""
 
         async def undo_at_once() -> None:
@@ -58,22 +51,18 @@ class EffectStack:
         self._undo.append((label, undo_at_once))
 
     async def leave(self) -> list[BaseException]:
-        """Undo everything in reverse, one by one, and return all that this raised.
-
-        Shielded, each within its deadline; nothing is left out because something else failed.
-        """
+        """Undo all in reverse, one by one, shielded, and return all that this raised."""
         errors: list[BaseException] = []
         while self._undo:
-            _, undo = self._undo.pop()
             try:
-                await undo()
+                await self._undo.pop()[1]()
             except BaseException as error:  # noqa: BLE001 # the fiber has it
                 errors.append(error)
         return errors
 
 
 async def _leave(
-    effect: AbstractAsyncContextManager[T], scope: trio.CancelScope, label: str, deadline_s: float
+    effect: Effect[Any], scope: trio.CancelScope, label: str, deadline_s: float
 ) -> None:
     scope.shield, scope.deadline = True, trio.current_time() + deadline_s
     with ExitStack() as opened:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
 
 C = TypeVar("C")
-
+Realms: TypeAlias = "Mapping[ServiceKey[Any], Realm]"
+Place: TypeAlias = tuple[ServiceKey[Any], Realm]
 State: TypeAlias = Literal["PENDING", "LOADING", "ACTIVE", "UNLOADING", "FAILED", "DISPOSED"]
 
 LEGAL_MOVES: Mapping[State, frozenset[State]] = {
@@ -73,50 +74,41 @@ class Fiber:
     plugin: Plugin[Any]
     config: Any
     is_essential: bool
-    realms: Mapping[ServiceKey[Any], Realm]
+    realms: Realms
     state: State = "PENDING"
     failure: BaseException | None = None
     """What went wrong when it was last loaded or unloaded; None if nothing did."""
     effects: EffectStack = field(factory=EffectStack)
     tasks: list[str] = field(factory=list[str])
-    """The background tasks that run, by name."""
-    bound: Mapping[ServiceKey[Any], Service] = field(factory=dict[ServiceKey[Any], Service])
+    bound: dict[ServiceKey[Any], Service] = field(factory=dict[ServiceKey[Any], Service])
     """The required services, from LOADING until UNLOADING is over."""
     task: trio.lowlevel.Task | None = None
     _nursery: trio.Nursery | None = None
     _life: trio.CancelScope = field(factory=trio.CancelScope)
     _causes: list[BaseException] = field(factory=list[BaseException])
-    _watched: list[tuple[ServiceKey[Any], Realm]] = field(
-        factory=list[tuple[ServiceKey[Any], Realm]]
-    )
-    """What it requires and what it could not provide: that a change of these may mend a failure."""
-    _seen: list[Service | None] = field(factory=list["Service | None"])
+    _rests_on: dict[Place, Service | None] = field(factory=dict[Place, "Service | None"])
+    """What it required and what it could not provide: a change of these may mend a failure."""
     _is_asked_to_leave: bool = False
     _is_unmounting: bool = False
 
     # --- for whoever mounted it ---------------------------------------------------------------
 
     async def wait_active(self) -> None:
-        """Return once the plugin is ACTIVE. What it requires may never come.
+        """Return once it is ACTIVE; raise what it failed with, or Unmounted.
 
-        Raises:
-            BaseException: what it failed with.
-            Unmounted: it is gone.
+        It waits as long as nobody provides what it requires.
         """
         await self.runtime.until(lambda: self.state in {"ACTIVE", "FAILED", "DISPOSED"})
-        if self.state == "FAILED" and self.failure is not None:
-            raise self.failure
         if self.state == "DISPOSED":
             raise Unmounted(f"{self.plugin.name} is unmounted")
+        if self.state == "FAILED" and self.failure is not None:
+            raise self.failure
 
     async def unmount(self) -> None:
-        """Unload the plugin after its dependents, and return once it is gone.
+        """Unload it after its dependents, and return once it is gone.
 
-        Cancelled, only the wait ends. An Effect or a dependent of it that called this would
-        wait for itself.
-
-        Raises:
-            BaseException: what went wrong in undoing; all was attempted, and it is gone.
+        Raises what went wrong in undoing; all was attempted, and it is gone. Cancelled, only the
+        wait ends. An Effect or a dependent of it that called this would wait for itself.
         """
         known = self.failure
         self.ask_to_unmount()
@@ -130,11 +122,7 @@ class Fiber:
         self.ask_to_leave()
 
     def retry(self) -> None:
-        """Have a FAILED plugin loaded again as soon as what it requires is there.
-
-        Raises:
-            IllegalMove: it is not FAILED.
-        """
+        """Load it again as soon as what it requires is there; IllegalMove if it is not FAILED."""
         if self.state != "FAILED":
             raise IllegalMove(f"{self.plugin.name} is {self.state}: only FAILED is retried")
         self.move("PENDING")
@@ -148,29 +136,22 @@ class Fiber:
         self.runtime.notify()
 
     def move(self, state: State) -> None:
-        """Go on to ``state``.
-
-        Raises:
-            IllegalMove: the table has no such move; nothing has changed.
-        """
+        """Go on to ``state``; IllegalMove, with nothing changed, if the table has no such move."""
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.plugin.name}: {self.state} -> {state}")
         self.state = state
         self.runtime.moved(self)
 
-    def provide(
-        self, key: ServiceKey[Any], realms: Mapping[ServiceKey[Any], Realm], value: object
-    ) -> Callable[[], None]:
-        """Claim a key in its realm and return what gives it up again."""
+    def provide(self, key: ServiceKey[Any], realms: Realms, value: object) -> None:
+        """Claim a key in its realm until unloaded."""
         place = (key, realms.get(key, ROOT_REALM))
         services = self.runtime.services
         if place in services:
-            self._watched.append(place)
+            self._rests_on[place] = services[place]
             other = services[place].provider.plugin.name
             raise ServiceConflict(f"{self.plugin.name}: {key.name} is provided by {other}")
         services[place] = Service(*place, self, value)
-        self.runtime.notify()
-        return lambda: cast("None", services.pop(place, None))
+        self.effects.add(f"service {key.name}", lambda: services.pop(place))
 
     def start_soon(self, task: Callable[[], Awaitable[None]], name: str) -> None:
         """Start a background task."""
@@ -178,24 +159,17 @@ class Fiber:
         self.tasks.append(name)  # from now on: it may be told to end before its first step
         self._nursery.start_soon(self._run_in_background, task, name, name=name)
 
-    def mount(
-        self,
-        plugin: Plugin[C],
-        config: C,
-        realms: Mapping[ServiceKey[Any], Realm],
-        *,
-        essential: bool,
-    ) -> Fiber:
+    def mount(self, plugin: Plugin[C], config: C, realms: Realms, *, essential: bool) -> Fiber:
         """Start a fiber below this one."""
         assert self._nursery is not None  # whoever calls has seen that it stands
-        child = self.runtime.new_fiber(self, plugin, config, realms, essential=essential)
+        child = self.runtime.new_fiber(self, plugin, config, essential, realms)
         self._nursery.start_soon(child.run, name=plugin.name)
         return child
 
     def can_load(self) -> bool:
         """Tell whether it is waiting, and has only to be given its turn to load."""
         if self.state == "FAILED":
-            return self._seen != self._look()
+            return any(self.runtime.services.get(p) is not s for p, s in self._rests_on.items())
         return self.state == "PENDING" and not self.missing()
 
     def missing(self) -> list[ServiceKey[Any]]:
@@ -206,9 +180,6 @@ class Fiber:
         service = self.runtime.services.get((key, self.realms.get(key, ROOT_REALM)))
         return service if service is not None and service.provider.state == "ACTIVE" else None
 
-    def _look(self) -> list[Service | None]:
-        return [self.runtime.services.get(place) for place in self._watched]
-
     # --- its life -----------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -216,27 +187,19 @@ class Fiber:
         self.task = trio.lowlevel.current_task()
         try:
             while not self._is_unmounting:
-                # In the order of mounting: who is first with a key or a listener is no chance.
-                await self.runtime.until(
-                    lambda: (
-                        self._is_unmounting
-                        or (self.can_load() and self.runtime.first_to_load() in {self, None})
-                    )
-                )
-                if self._is_unmounting:
-                    break
-                if self.state == "FAILED":
+                await self.runtime.until(lambda: self._is_unmounting or self.runtime.is_next(self))
+                if self.state == "FAILED" and not self._is_unmounting:
                     self.move("PENDING")
-                else:
+                elif not self._is_unmounting:
                     await self._load_and_unload()
         finally:
             self.move("DISPOSED")
             self.runtime.forget(self)
 
     async def _load_and_unload(self) -> None:
-        services = {key: self._visible(key) for key in self.plugin.requires}
-        self.bound = {key: each for key, each in services.items() if each is not None}
-        self._watched = [(each.key, each.realm) for each in self.bound.values()]
+        services = [self._visible(key) for key in self.plugin.requires]
+        self.bound = {each.key: each for each in services if each is not None}
+        self._rests_on = {(each.key, each.realm): each for each in self.bound.values()}
         self._causes, self._is_asked_to_leave, self.failure = [], False, None
         self._life = trio.CancelScope()
         self.move("LOADING")
@@ -244,12 +207,13 @@ class Fiber:
         with self._life:
             async with trio.open_nursery() as self._nursery:
                 await self._stand()
-                self._seen = self._look()
                 self._life.cancel()
                 self.move("UNLOADING")
                 with trio.CancelScope(shield=True):
                     await self.runtime.until(lambda: not self.tasks)
-                    await self._outlive_others()
+                    for fiber in self._others():
+                        fiber.ask_to_leave()
+                    await self.runtime.until(lambda: not self._others())
                 errors = await self.effects.leave()
         self.bound = {}
         self._settle(errors)
@@ -264,19 +228,13 @@ class Fiber:
         except BaseException as error:  # noqa: BLE001 # kept: the rest of its life goes on
             self._note(error)
 
-    async def _outlive_others(self) -> None:
-        """Have the dependents unload, and wait until they and what is mounted below are gone."""
-
-        def others() -> list[Fiber]:
-            return [
-                fiber
-                for fiber in self.runtime.fibers
-                if fiber.parent is self or any(s.provider is self for s in fiber.bound.values())
-            ]
-
-        for fiber in others():
-            fiber.ask_to_leave()
-        await self.runtime.until(lambda: not others())
+    def _others(self) -> list[Fiber]:
+        """Return the fibers that use this one, and those that are mounted below it."""
+        return [
+            fiber
+            for fiber in self.runtime.fibers
+            if fiber.parent is self or any(s.provider is self for s in fiber.bound.values())
+        ]
 
     def _settle(self, errors: list[BaseException]) -> None:
         """Note what went wrong, and go on to where that leads."""
@@ -285,11 +243,10 @@ class Fiber:
         causes = [*self._causes, *errors]
         if not (causes or self._is_asked_to_leave or self._is_unmounting):
             causes = [EffectEnded(f"{self.plugin.name}: cancelled by an Effect of its own")]
-        if causes:
-            is_alone = len(causes) == 1 and not errors
-            self.failure = (
-                causes[0] if is_alone else BaseExceptionGroup(f"plugin {self.plugin.name}", causes)
-            )
+        if len(causes) == 1 and not errors:
+            self.failure = causes[0]
+        elif causes:
+            self.failure = BaseExceptionGroup(f"plugin {self.plugin.name}", causes)
         if not self._is_unmounting:
             self.move("PENDING" if self.failure is None else "FAILED")
         if self.failure is not None and self.is_essential:

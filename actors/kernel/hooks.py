@@ -4,14 +4,16 @@ They are called in the order in which they were added, and only while their plug
 that loads, or is on its way out, neither sees nor changes anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import trio
 from attrs import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -51,48 +53,33 @@ class Hooks:
 
     def add(self, hook: Hook[L], call: L, is_active: Callable[[], bool]) -> Callable[[], None]:
         """Add a listener, heard while ``is_active`` says so; return what takes it away again."""
-        entry = (is_active, call)
         listeners = self._listeners.setdefault(hook, [])
-        listeners.append(entry)
+        listeners.append(entry := (is_active, call))
         return lambda: listeners.remove(entry)
 
     def _active(self, hook: Hook[L]) -> list[L]:
         return [call for is_active, call in self._listeners.get(hook, ()) if is_active()]
 
     def emit(self, hook: EmitHook[V], value: V) -> None:
-        """Tell every listener.
-
-        Raises:
-            ExceptionGroup: of what listeners raised, once all were told.
-        """
+        """Tell every listener; raise an ExceptionGroup of their errors once all were told."""
         errors: list[Exception] = []
         for call in self._active(hook):
-            try:
+            with _keeping(errors):
                 call(value)
-            except Exception as error:  # noqa: BLE001 # raised below, together
-                errors.append(error)
-        if errors:
-            raise ExceptionGroup(f"listeners of {hook.name}", errors)
+        _raise_all(hook, errors)
 
     async def parallel(self, hook: ParallelHook[V], value: V) -> None:
-        """Run all listeners and wait until the last has ended. Always a checkpoint.
-
-        Raises:
-            ExceptionGroup: of what listeners raised, once all have ended.
-        """
+        """Run all listeners; raise an ExceptionGroup of their errors once all have ended."""
         errors: list[Exception] = []
 
         async def run(call: Callable[[V], Awaitable[None]]) -> None:
-            try:
+            with _keeping(errors):
                 await call(value)
-            except Exception as error:  # noqa: BLE001 # raised below, together
-                errors.append(error)
 
         async with trio.open_nursery() as nursery:
             for call in self._active(hook):
                 nursery.start_soon(run, call)
-        if errors:
-            raise ExceptionGroup(f"listeners of {hook.name}", errors)
+        _raise_all(hook, errors)
 
     async def serial(self, hook: SerialHook[V, R], value: V) -> R | None:
         """Return the first answer that is not None, None if there is none. Always a checkpoint."""
@@ -106,17 +93,30 @@ class Hooks:
     async def waterfall(self, hook: WaterfallHook[V, R], value: V, last: Next[V, R]) -> R:
         """Return what the first listener makes of ``value``, whose ``next`` is the second.
 
-        The last one's ``next`` is ``last``. A listener that does not call its ``next`` has
-        decided alone. Always a checkpoint.
+        The last one's is ``last``. A listener that does not call its ``next`` has decided alone.
+        Always a checkpoint.
         """
         await trio.lowlevel.checkpoint()
         call_next = last
         for call in reversed(self._active(hook)):
-            call_next = partial(_call, call, call_next)
+            call_next = partial(_with_next, call, call_next)
         return await call_next(value)
 
 
-async def _call(
+async def _with_next(
     call: Callable[[V, Next[V, R]], Awaitable[R]], following: Next[V, R], value: V
 ) -> R:
     return await call(value, following)
+
+
+@contextmanager
+def _keeping(errors: list[Exception]) -> "Generator[None, None, None]":
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 # raised once all listeners were called
+        errors.append(error)
+
+
+def _raise_all(hook: Hook[Any], errors: list[Exception]) -> None:
+    if errors:
+        raise ExceptionGroup(f"listeners of {hook.name}", errors)

@@ -1,7 +1,5 @@
 """What services are asked for by, and the realms that keep equal keys apart."""
 
-from __future__ import annotations
-
 from typing import Generic, TypeVar
 
 from attrs import frozen
@@ -18,13 +16,9 @@ class ServiceKey(Generic[T]):
 
 @frozen(eq=False)
 class Realm:
-    """A place for services of its own: a key has one provider in each realm.
-
-    Realms are told apart by identity; the label is for people.
-    """
+    """In each realm a key has one provider. Told apart by identity; the label is for people."""
 
     label: str
 
 
 ROOT_REALM = Realm("root")
-"""Where a key is looked up unless a context has it isolated."""

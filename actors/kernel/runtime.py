@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 from attrs import frozen
 
-from actors.kernel.fibers import Fiber, Plugin, Service, State
+from actors.kernel.fibers import Fiber, Place, Plugin, Realms, Service, State
 from actors.kernel.hooks import Hooks
 from actors.tasks import running_beside
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable
 
     from actors.kernel.context import Context
-    from actors.kernel.keys import Realm, ServiceKey
 
 C = TypeVar("C")
 
@@ -38,7 +37,6 @@ class FiberView:
     effects: tuple[str, ...]
     """What stands, oldest first."""
     tasks: tuple[str, ...]
-    """Its background tasks."""
     failure: BaseException | None
     """Why it is FAILED."""
 
@@ -70,14 +68,12 @@ class Runtime:
         self.hooks = Hooks()
         self.fibers: list[Fiber] = []
         """In the order of mounting, without the root and those that are gone."""
-        self.services: dict[tuple[ServiceKey[Any], Realm], Service] = {}
+        self.services: dict[Place, Service] = {}
         self._on_move = on_move
         self._changed = trio.Event()
         self._mounted_n = 0
         self._failures: list[BaseException] = []
-        self.root = Fiber(
-            self, None, 0, Plugin("root", _set_up_nothing), None, is_essential=False, realms={}
-        )
+        self.root = Fiber(self, None, 0, Plugin("root", _set_up_nothing), None, False, {})
 
     def mount(self, plugin: Plugin[C], config: C, *, essential: bool = False) -> Fiber:
         """Mount a plugin and return its fiber, which waits for what the plugin requires.
@@ -90,22 +86,17 @@ class Runtime:
     async def wait_settled(self) -> None:
         """Return once every plugin is ACTIVE, or PENDING or FAILED until something changes."""
         moving = {"LOADING", "UNLOADING"}
-        await self.until(
-            lambda: not any(fiber.state in moving or fiber.can_load() for fiber in self.fibers)
-        )
+        await self.until(lambda: not any(f.state in moving or f.can_load() for f in self.fibers))
 
     def inspect(self) -> RuntimeView:
         """Return a picture of all fibers and services as they now are."""
-        services = self.services.values()
-        return RuntimeView(
-            tuple(map(_fiber_view, self.fibers)),
-            tuple(
-                ServiceView(
-                    s.key.name, s.realm.label, s.provider.fiber_id, s.provider.state == "ACTIVE"
-                )
-                for s in services
-            ),
-        )
+        services = [
+            ServiceView(
+                s.key.name, s.realm.label, s.provider.fiber_id, s.provider.state == "ACTIVE"
+            )
+            for s in self.services.values()
+        ]
+        return RuntimeView(tuple(map(_view, self.fibers)), tuple(services))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` holds; it does when this returns. Always a checkpoint."""
@@ -116,24 +107,23 @@ class Runtime:
     # --- for the fibers -----------------------------------------------------------------------
 
     def new_fiber(
-        self,
-        parent: Fiber,
-        plugin: Plugin[C],
-        config: C,
-        realms: Mapping[ServiceKey[Any], Realm],
-        *,
-        essential: bool,
+        self, parent: Fiber, plugin: Plugin[C], config: C, essential: bool, realms: Realms
     ) -> Fiber:
         """Return a fiber that is known here and does not run yet."""
         self._mounted_n += 1
-        fiber = Fiber(self, parent, self._mounted_n, plugin, config, essential, realms)
-        self.fibers.append(fiber)
+        self.fibers.append(
+            fiber := Fiber(self, parent, self._mounted_n, plugin, config, essential, realms)
+        )
         self.notify()
         return fiber
 
-    def first_to_load(self) -> Fiber | None:
-        """Return the fiber that loads next, None if none can."""
-        return next((fiber for fiber in self.fibers if fiber.can_load()), None)
+    def is_next(self, fiber: Fiber) -> bool:
+        """Tell whether a fiber can load and none before it can.
+
+        In the order of mounting: who is first with a key or a listener is no chance.
+        """
+        first = next((each for each in self.fibers if each.can_load()), None)
+        return first is fiber or (fiber is self.root and fiber.can_load())
 
     def forget(self, fiber: Fiber) -> None:
         """Drop a fiber that is DISPOSED."""
@@ -168,11 +158,11 @@ class Runtime:
 async def _set_up_nothing(_context: Context, _config: None) -> None: ...
 
 
-def _fiber_view(fiber: Fiber) -> FiberView:
+def _view(fiber: Fiber) -> FiberView:
     parent = fiber.parent
     return FiberView(
         fiber.fiber_id,
-        parent.fiber_id if parent is not None and parent.parent is not None else None,
+        None if parent is None or parent.parent is None else parent.fiber_id,
         fiber.plugin.name,
         fiber.state,
         fiber.is_essential,
@@ -192,10 +182,8 @@ async def open_runtime(
 
     ``on_move`` is called after each move of a fiber and must not raise. Cancelled, everything is
     unmounted in the same order, shielded. When an essential plugin fails, everything is
-    unmounted, and the block is cancelled then.
-
-    Raises:
-        BaseException: what an essential plugin failed with; a group, if several did.
+    unmounted, the block is cancelled, and what the plugin failed with is raised; a group, if
+    several did.
     """
     runtime = Runtime(on_move)
     async with running_beside(runtime.run, runtime.root.ask_to_unmount):
