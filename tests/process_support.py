@@ -216,6 +216,11 @@ class HostProcess:
         self.send(signal.SIGKILL)
         assert self.wait() == -signal.SIGKILL
 
+    def kill_or_ended(self) -> None:
+        """Kill it, unless a stop that it was asked for has just come to its end."""
+        self.send(signal.SIGKILL)
+        assert self.wait() in {-signal.SIGKILL, 0}
+
     @contextmanager
     def client(self) -> Generator[httpx.Client, None, None]:
         """An HTTP client of this Host."""
