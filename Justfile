@@ -18,9 +18,14 @@ compile := "uv pip compile --quiet --universal --fork-strategy fewest --python-v
 @run *ARGS: _setup
     SESSIOND_SERVE_SESSION_DB="${SESSIOND_SERVE_SESSION_DB-sessiond.sqlite3}" exec .venv/bin/sessiond serve "$@"
 
-# Run the tests (ARGS go to pytest)
+# Show a turn with tools, a `kill -9` in its middle, and the restart
+[no-exit-message]
+@demo: _setup
+    exec {{ python }} docs/demo/demo.py
+
+# Run the tests on all cores (ARGS go to pytest; `-n0` runs them in one process)
 @test *ARGS: _setup
-    {{ python }} -m pytest "$@"
+    {{ python }} -m pytest -n auto "$@"
 
 # Run the heavy tests that `test` leaves out
 @stress *ARGS: _setup

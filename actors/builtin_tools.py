@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -18,7 +19,7 @@ from actors.transcript import AssistantEntry, FailureEntry, ToolEntry, UserEntry
 from actors.values import Json, ToolSpec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from actors.session_log import SessionLog
     from actors.strict_json import JsonValue
@@ -57,7 +58,7 @@ EXCERPT_LENGTH = 300
 _EXCERPT_LEAD = 80
 """Of these, characters before the hit."""
 _QUERY_LENGTH = 200
-"""Less than an excerpt has from its hit on, so that the word that was found is in it whole."""
+"""Less than an excerpt has from its hit on: it shows the word that was found."""
 _STRETCH_ENTRIES = 200
 _STRETCH_CHARACTERS = 500_000
 """What is searched in one go, before other tasks have their turn."""
@@ -165,11 +166,12 @@ def recall_tool(log: SessionLog) -> Tool:
         limit = int(members.get("limit", RECALL_DEFAULT_LIMIT))  # 10.0 is an integer too
         hits: list[JsonValue] = []
         room = RECALL_RESULT_BYTES
-        async for hit in _hits(log.snapshot().transcript(), words):
-            room -= len(strict_json.dumps(hit).encode()) + 1  # and a comma
-            if len(hits) == limit or room < 0:
-                return {"hits": hits, "more": True}
-            hits.append(hit)
+        async with aclosing(_hits(log.snapshot().transcript(), words)) as found:
+            async for hit in found:
+                room -= len(strict_json.dumps(hit).encode()) + 1  # and a comma
+                if len(hits) == limit or room < 0:
+                    return {"hits": hits, "more": True}
+                hits.append(hit)
         return {"hits": hits, "more": False}
 
     return Tool(RECALL, recall)
@@ -177,7 +179,7 @@ def recall_tool(log: SessionLog) -> Tool:
 
 async def _hits(
     transcript: Sequence[Entry], words: Sequence[str]
-) -> AsyncIterator[dict[str, JsonValue]]:
+) -> AsyncGenerator[dict[str, JsonValue], None]:
     """Yield what is found, newest first."""
     entries_n = characters_n = 0
     for entry in reversed(transcript):

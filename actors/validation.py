@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -174,8 +175,10 @@ def _fast_registry() -> FastRegistry:
 # --- a schema from elsewhere --------------------------------------------------------------------
 
 _DIALECT = str(Draft202012Validator.META_SCHEMA["$id"])
-_PROBES: tuple[JsonValue, ...] = (None, 0, "", [], {})
-"""A schema that applies itself to the very value at hand never ends, whatever the value."""
+_REFERENCES = ("$ref", "$dynamicRef")
+_APPLIED_IN_PLACE = ("not", "if", "then", "else")
+_APPLIED_IN_PLACE_EACH = ("allOf", "anyOf", "oneOf", "dependentSchemas")
+"""Keywords whose schemas judge the very value that theirs does, not a part of it."""
 
 
 def compile_schema(schema: Mapping[str, Any]) -> ValidatorPair:
@@ -185,39 +188,34 @@ def compile_schema(schema: Mapping[str, Any]) -> ValidatorPair:
     fetched. ``pattern`` must be a regular expression to both engines.
 
     Raises:
-        ValueError: it is no valid schema of draft 2020-12, or a reference leads nowhere.
+        ValueError: it is no valid schema of draft 2020-12, a reference leads nowhere, or it
+            applies itself to the same value for ever.
     """
     try:
-        Draft202012Validator.check_schema(
-            schema, format_checker=Draft202012Validator.FORMAT_CHECKER
-        )
+        Draft202012Validator.check_schema(schema)  # with formats: "regex" is one
         _check_references(schema)
-        pair = ValidatorPair(
+        return ValidatorPair(
             Draft202012Validator(schema, registry=Registry[Schema]()),
             FastValidator(dict(schema), retriever=_refuse_to_retrieve),
         )
-        for probe in _PROBES:
-            reference_fault(pair.reference, probe)
     except SchemaError as error:
         raise ValueError(_told(error)) from error
-    except Unresolvable as error:
-        raise ValueError(f"{error.ref!r:.80} leads to no place within the schema") from error
     except FastError as error:
         raise ValueError(_cut(error.message)) from error
     except RecursionError as error:
-        raise ValueError("nested too deep, or refers to itself without an end") from error
-    return pair
+        raise ValueError("nested too deep") from error
 
 
 def _check_references(schema: Mapping[str, Any]) -> None:
     """Follow every reference, also from parts that no value could lead an engine to.
 
     Raises:
-        Unresolvable: one leads nowhere within the schema.
-        ValueError: a part claims to be of another dialect.
+        ValueError: one leads nowhere within the schema, or round in a circle; or a part claims
+            to be of another dialect.
     """
     root = Resource[Schema](schema, DRAFT202012)
     pending = [(root, Registry[Schema]().resolver_with_root(root))]
+    applied: dict[int, list[int]] = {}  # by identity: which judge the same value as which
     while pending:
         resource, resolver = pending.pop()
         contents = resource.contents
@@ -226,10 +224,27 @@ def _check_references(schema: Mapping[str, Any]) -> None:
         dialect = contents.get("$schema", _DIALECT)
         if str(dialect).removesuffix("#") != _DIALECT:
             raise ValueError(f"$schema: {dialect!r:.80} is not {_DIALECT}")
-        for keyword in ("$ref", "$dynamicRef"):
-            if keyword in contents:
-                resolver.lookup(contents[keyword])
+        in_place = _applied_in_place(contents)
+        for reference in (contents[keyword] for keyword in _REFERENCES if keyword in contents):
+            try:
+                in_place.append(resolver.lookup(reference).contents)
+            except Unresolvable as error:
+                message = f"{reference!r:.80} leads to no place within the schema"
+                raise ValueError(message) from error
+        applied[id(contents)] = [id(part) for part in in_place]
         pending += [(part, resolver.in_subresource(part)) for part in resource.subresources()]
+    try:
+        TopologicalSorter(applied).prepare()
+    except CycleError as error:
+        raise ValueError("it applies itself to the same value for ever") from error
+
+
+def _applied_in_place(contents: Mapping[str, Any]) -> list[object]:
+    parts = [contents[keyword] for keyword in _APPLIED_IN_PLACE if keyword in contents]
+    for keyword in _APPLIED_IN_PLACE_EACH:
+        several = contents.get(keyword, ())
+        parts += several.values() if isinstance(several, dict) else several
+    return parts
 
 
 def _refuse_to_retrieve(uri: str) -> NoReturn:

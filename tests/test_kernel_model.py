@@ -8,14 +8,14 @@ each was undone once, in reverse, and after those of the plugin's dependents.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 import trio
 from attrs import define, field, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_support import Behaviour, plugin, states
+from kernel_support import Behaviour, key, plugin, states
 
 from actors.kernel.fibers import Plugin
 from actors.kernel.runtime import open_runtime
@@ -40,7 +40,8 @@ class Mount:
     effects_n: int
     fails_in_setup: bool
     fails_on_leaving: bool
-    has_child: bool
+    child: str
+    """"none", one that is "plain", or a "user" of what its parent provides."""
 
 
 @frozen
@@ -62,6 +63,15 @@ class Mend:
     name: str
 
 
+@frozen
+class Together:
+    """Ask for all of these at once, and wait for none: a replacement meets what it replaces."""
+
+    operations: list[Mount | Unmount]
+
+
+Operation: TypeAlias = Mount | Unmount | Crash | Mend | Together
+
 names = st.sampled_from(NAMES)
 mounts = st.builds(
     Mount,
@@ -70,12 +80,12 @@ mounts = st.builds(
     st.integers(0, 2),
     st.sampled_from([False, False, False, True]),
     st.sampled_from([False, False, False, True]),
-    st.sampled_from([False, False, True]),
+    st.sampled_from(["none", "none", "plain", "user"]),
 )
+unmounts = st.builds(Unmount, names)
+together = st.builds(Together, st.lists(st.one_of(mounts, unmounts), min_size=2, max_size=6))
 operations = st.lists(
-    st.one_of(
-        mounts, mounts, st.builds(Unmount, names), st.builds(Crash, names), st.builds(Mend, names)
-    ),
+    st.one_of(mounts, mounts, unmounts, together, st.builds(Crash, names), st.builds(Mend, names)),
     max_size=25,
 )
 
@@ -132,34 +142,29 @@ class Run:
     model: Model = field(factory=Model)
     fibers: dict[str, Fiber] = field(factory=dict[str, "Fiber"])
     behaviours: dict[str, Behaviour] = field(factory=dict[str, Behaviour])
-    requires: dict[str, frozenset[str]] = field(factory=dict[str, frozenset[str]])
-    """Of every plugin there ever was, by instance."""
+    mounted_n: int = 0
 
-    async def do(self, operation: Mount | Unmount | Crash | Mend) -> None:
+    async def do(self, operation: Operation) -> None:
         if isinstance(operation, Mount):
             await self.unmount(operation.name)
             self.mount(operation)
         elif isinstance(operation, Unmount):
             await self.unmount(operation.name)
-        elif operation.name in self.fibers:
-            it, fiber = self.model.plugins[operation.name], self.fibers[operation.name]
-            if isinstance(operation, Mend):
-                it.fails_in_setup = self.behaviours[operation.name].fails_in_setup = False
-                if it.state == "FAILED":
-                    fiber.retry()
-                    it.state = "PENDING"
-            elif it.state == "ACTIVE":
-                behaviour = self.behaviours[operation.name]
-                behaviour.crash.set()
-                behaviour.crash = trio.Event()  # for the next load
-                await self.runtime.until(lambda: fiber.state == "FAILED")
-                it.state = "FAILED"
+        elif isinstance(operation, Together):
+            for each in operation.operations:
+                self.ask_to_unmount(each.name)
+                if isinstance(each, Mount):
+                    self.mount(each)
+        elif isinstance(operation, Mend):
+            self.mend(operation.name)
+        else:
+            await self.crash(operation.name)
         self.model.settle()
         await self.runtime.wait_settled()
 
     def mount(self, mount: Mount) -> None:
-        instance = f"{mount.name}#{len(self.requires)}"
-        self.requires[instance] = mount.requires
+        self.mounted_n += 1
+        instance = f"{mount.name}#{self.mounted_n}"
         effects = tuple(f"e{n}" for n in range(mount.effects_n))
         behaviour = Behaviour(
             self.trace,
@@ -168,31 +173,57 @@ class Run:
             fails_in_setup=mount.fails_in_setup,
             fails_on_leaving=effects if mount.fails_on_leaving else (),
         )
-        traced = plugin(instance, tuple(sorted(mount.requires)))
-        set_up = partial(with_child, traced, f"{instance}/child") if mount.has_child else None
-        mounted = traced if set_up is None else Plugin(instance, set_up, traced.requires)
+        requires = tuple(sorted(mount.requires))
+        mounted = Plugin(instance, partial(set_up, mount, instance), tuple(map(key, requires)))
         self.behaviours[mount.name] = behaviour
         self.fibers[mount.name] = self.runtime.mount(mounted, behaviour)
-        self.requires[f"{instance}/child"] = frozenset({mount.name})
         self.model.plugins[mount.name] = Modelled(mount, instance, mount.fails_in_setup)
 
+    def ask_to_unmount(self, name: str) -> None:
+        if name in self.fibers:
+            self.fibers.pop(name).ask_to_unmount()
+            del self.model.plugins[name]
+
     async def unmount(self, name: str) -> None:
-        fiber = self.fibers.pop(name, None)
-        if fiber is None:
-            return
-        try:
-            await fiber.unmount()
-        except BaseExceptionGroup:
-            assert self.behaviours[name].fails_on_leaving
-        del self.model.plugins[name]
+        fiber = self.fibers.get(name)
+        self.ask_to_unmount(name)
+        if fiber is not None:
+            try:
+                await fiber.unmount()
+            except BaseExceptionGroup:
+                assert self.behaviours[name].fails_on_leaving
+
+    def mend(self, name: str) -> None:
+        if name in self.fibers:
+            it = self.model.plugins[name]
+            it.fails_in_setup = self.behaviours[name].fails_in_setup = False
+            if it.state == "FAILED":
+                self.fibers[name].retry()
+                it.state = "PENDING"
+
+    async def crash(self, name: str) -> None:
+        if name in self.fibers and self.model.plugins[name].state == "ACTIVE":
+            behaviour, fiber = self.behaviours[name], self.fibers[name]
+            behaviour.crash.set()
+            behaviour.crash = trio.Event()  # for the next load
+            await self.runtime.until(lambda: fiber.state == "FAILED")
+            self.model.plugins[name].state = "FAILED"
 
     def check(self) -> None:
         expected: dict[str, str] = {}
+        effects: dict[str, list[str]] = {}
         for it in self.model.plugins.values():
             expected[it.instance] = it.state
-            if it.mount.has_child and it.state == "ACTIVE":
+            if it.state == "ACTIVE":
+                effects[it.instance] = [f"e{n}" for n in range(it.mount.effects_n)]
+            if it.state == "ACTIVE" and it.mount.child != "none":
                 expected[f"{it.instance}/child"] = "ACTIVE"
+                effects[f"{it.instance}/child"] = ["e0"]
         assert states(self.runtime) == expected
+        assert standing(self.trace) == {name: labels for name, labels in effects.items() if labels}
+        active = [name for name, state in expected.items() if state == "ACTIVE"]
+        tasks = tasks_below(self.runtime.root.nursery.parent_task)
+        assert sorted(tasks) == sorted([*expected, *("_crash_when_told" for _ in active)])
         picture = self.runtime.inspect()
         visible = {service.key for service in picture.services if service.is_visible}
         for fiber in picture.fibers:
@@ -200,62 +231,59 @@ class Run:
                 assert visible >= set(fiber.requires)
             else:
                 assert (fiber.effects, fiber.tasks) == ((), ())
-        assert self.standing() == {
-            name: [f"e{n}" for n in range(effects_n)]
-            for name, effects_n in self.expected_effects(expected).items()
-        }
-
-    def expected_effects(self, expected: dict[str, str]) -> dict[str, int]:
-        counts = {it.instance: it.mount.effects_n for it in self.model.plugins.values()}
-        counts |= {name: 1 for name in expected if name.endswith("/child")}
-        active = [name for name, state in expected.items() if state == "ACTIVE"]
-        return {name: counts[name] for name in active if counts[name]}
-
-    def standing(self) -> dict[str, list[str]]:
-        """Go through the trace, checking each undoing, and return what stands at its end."""
-        standing: dict[str, list[str]] = {}
-        for entry in self.trace:
-            instance, _, effect = entry[1:].partition(".")
-            if entry[0] == "+":
-                standing.setdefault(instance, []).append(effect)
-                continue
-            assert standing[instance].pop() == effect, "undone out of order, or twice"
-            if not standing[instance]:
-                del standing[instance]
-            # The child's effects lie within its parent's; all others may rest on this plugin.
-            service = instance.partition("#")[0]
-            users = [name for name in standing if service in self.requires[name]]
-            if "/" not in instance:
-                assert [name for name in users if not self.is_self(name, instance)] == []
-        return standing
-
-    @staticmethod
-    def is_self(name: str, instance: str) -> bool:
-        return name == instance
 
 
-async def with_child(
-    traced: Plugin[Behaviour], child: str, context: Context, behaviour: Behaviour
-) -> None:
-    await traced.setup(context, behaviour)
-    context.mount(plugin(child), Behaviour(behaviour.trace, effects=("e0",)))
+async def set_up(mount: Mount, instance: str, context: Context, behaviour: Behaviour) -> None:
+    """Set up a traced plugin that tells whose services it uses, and may have a child."""
+    users_of = [context.require(key(name)).split(" of ")[1] for name in sorted(mount.requires)]
+    behaviour.trace.append(f"@{instance}.{' '.join(users_of)}")
+    await plugin(instance).setup(context, behaviour)
+    if mount.child != "none":
+        child = plugin(f"{instance}/child", (mount.name,) if mount.child == "user" else ())
+        context.mount(child, Behaviour(behaviour.trace, effects=("e0",)))
 
 
-async def go_through(operations: Sequence[Mount | Unmount | Crash | Mend]) -> None:
+def standing(trace: list[str]) -> dict[str, list[str]]:
+    """Go through the trace, checking each undoing, and return what stands at its end."""
+    stands: dict[str, list[str]] = {}
+    providers: dict[str, list[str]] = {}
+    for entry in trace:
+        instance, _, what = entry[1:].partition(".")
+        if entry[0] == "@":
+            providers[instance] = what.split()
+        elif entry[0] == "+":
+            stands.setdefault(instance, []).append(what)
+        else:
+            assert stands[instance].pop() == what, "undone out of order, or twice"
+            if not stands[instance]:
+                del stands[instance]
+            assert f"{instance}/child" not in stands
+            assert [name for name in stands if instance in providers.get(name, ())] == []
+    return stands
+
+
+def tasks_below(task: trio.lowlevel.Task) -> list[str]:
+    """Return the names of all tasks that a task has begun, and of those below them."""
+    children = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return [name for child in children for name in (child.name, *tasks_below(child))]
+
+
+async def go_through(operations: Sequence[Operation]) -> None:
     with trio.fail_after(60):
         async with open_runtime() as runtime:
             run = Run(runtime)
             for operation in operations:
                 await run.do(operation)
                 run.check()
-        assert run.standing() == {}
+        assert standing(run.trace) == {}
         assert states(runtime) == {}
+        assert tasks_below(trio.lowlevel.current_task()) == []
 
 
 @given(operations)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_the_kernel_does_what_the_model_says(
-    operations: list[Mount | Unmount | Crash | Mend],
+    operations: list[Operation],
 ) -> None:
     """After each operation plugins stand as they must; at the end nothing of them is left."""
     trio.run(go_through, operations)
@@ -263,9 +291,9 @@ def test_the_kernel_does_what_the_model_says(
 
 @pytest.mark.stress
 @given(operations)
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=8000, deadline=None)
 def test_the_kernel_does_what_the_model_says_in_depth(
-    operations: list[Mount | Unmount | Crash | Mend],
+    operations: list[Operation],
 ) -> None:
     """The same, many more times."""
     trio.run(go_through, operations)

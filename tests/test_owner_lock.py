@@ -95,7 +95,11 @@ def test_lock_dies_with_its_process_and_its_file_means_nothing(database: Path) -
         OwnerLock.acquire(database).release()
 
 
-@pytest.mark.parametrize("content", ["", "1\n", f"{os.getpid()}\n", "x" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    ["", "1\n", f"{os.getpid()}\n", "x" * 100_000],
+    ids=["empty", "another", "own", "nonsense"],
+)
 def test_leftover_file_is_taken_over(database: Path, content: str) -> None:
     """Whatever a lock file says, an unlocked one is free and then says who has it."""
     lock_file(database).write_text(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,9 @@ from actors.events import EVENT_CLASSES
 from actors.validation import (
     FAULT_LENGTH,
     SCHEMA_BASE,
+    compile_schema,
     document_fault,
+    pair_fault,
     payload_fault,
     schemas,
     validators,
@@ -400,3 +403,197 @@ def test_an_unknown_reference_is_not_fetched() -> None:
     resolver = validators("session-event").reference._resolver  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue] # no public way to ask it
     with pytest.raises(Unresolvable):
         resolver.lookup(f"{SCHEMA_BASE}nothing.schema.json")  # pyright: ignore[reportUnknownMemberType]
+
+
+# --- a schema from elsewhere ----------------------------------------------------------------------
+
+
+def leaf_schemas() -> st.SearchStrategy[dict[str, Any]]:
+    """Return schemas of scalars, as tools have them."""
+    return st.one_of(
+        st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object"]).map(
+            lambda kind: {"type": kind}
+        ),
+        st.lists(json_values, min_size=1, max_size=3).map(lambda values: {"enum": values}),
+        json_values.map(lambda value: {"const": value}),
+        st.integers(-3, 3).map(lambda n: {"type": "integer", "minimum": n}),
+        st.floats(-3, 3).map(lambda n: {"type": "number", "exclusiveMaximum": n}),
+        st.integers(0, 3).map(lambda n: {"type": "string", "minLength": n}),
+        st.integers(0, 3).map(lambda n: {"type": "string", "maxLength": n}),
+        st.just({"type": "string", "pattern": "^[a-c]*$(?![\\s\\S])"}),
+    )
+
+
+@st.composite
+def objects_of(draw: st.DrawFn, inner: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
+    """Return a schema of objects."""
+    keys = st.sampled_from("abc")
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": draw(st.dictionaries(keys, inner, max_size=3)),
+        "required": sorted(draw(st.sets(keys, max_size=2))),
+    }
+    if draw(st.booleans()):
+        schema["additionalProperties"] = False
+    return schema
+
+
+def grown_schemas(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return schemas made of others."""
+    several = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        objects_of(inner),
+        inner.map(lambda items: {"type": "array", "items": items, "maxItems": 2}),
+        several.map(lambda parts: {"anyOf": parts}),
+        several.map(lambda parts: {"oneOf": parts}),
+        inner.map(lambda part: {"$defs": {"part": part}, "not": {"$ref": "#/$defs/part"}}),
+        inner.map(lambda part: {"$defs": {"part": part}, "items": {"$ref": "#/$defs/part"}}),
+    )
+
+
+tool_schemas = st.recursive(leaf_schemas(), grown_schemas, max_leaves=6)
+tool_arguments = st.recursive(
+    st.none() | st.booleans() | st.integers(-4, 4) | st.floats(-4, 4) | st.text("abcd", max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200)
+@given(tool_schemas, st.lists(tool_arguments | json_values, min_size=1, max_size=5))
+def test_a_compiled_schema_judges_as_the_reference_does(schema: Any, values: list[Any]) -> None:
+    """In the vocabulary of tools a value has a fault exactly if the reference refuses it."""
+    try:
+        pair = compile_schema(schema)
+    except ValueError:
+        # References are drawn without a place of their own, so nested ones may lead nowhere.
+        assert "$ref" in strict_json.dumps(schema)
+        return
+    for value in values:
+        accepts = pair.reference.is_valid(value)  # pyright: ignore[reportUnknownMemberType] # the stubs' JSON
+        fault = pair_fault(pair, value)
+        assert (fault is None) == accepts
+        if fault is not None:
+            assert len(fault) <= FAULT_LENGTH
+            assert fault.isprintable()
+
+
+schema_like = st.recursive(
+    json_values,
+    lambda inner: st.dictionaries(
+        st.sampled_from(
+            [
+                *("type", "properties", "items", "required", "enum", "anyOf", "not", "$defs"),
+                *("pattern", "minimum", "$ref", "$id", "$schema", "$anchor", "$dynamicRef", "if"),
+                *("multipleOf", "patternProperties", "prefixItems", "definitions", "const"),
+            ]
+        ),
+        inner
+        | st.sampled_from(["string", "#", "#/$defs", "#a", "x", "(", "http://a.test/b", ["a"]]),
+        max_size=4,
+    ),
+    max_leaves=8,
+).filter(lambda value: isinstance(value, dict))
+
+
+@settings(max_examples=400)
+@given(schema_like, json_values)
+def test_any_schema_is_compiled_or_refused(schema: dict[str, Any], value: Any) -> None:
+    """Whatever a schema holds: it is refused as a ValueError, or judges every value."""
+    try:
+        pair = compile_schema(schema)
+    except ValueError:
+        return
+    pair_fault(pair, value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "nothing"}, "/type: 'nothing' is not one of"),
+        ({"properties": {"a\n/": {"minLength": -1}}}, "/properties/a\\n~1/minLength: -1 is less"),
+        ({"pattern": "("}, "/pattern: '(' is not a 'regex'"),
+        ({"pattern": "\\p{L}"}, "/pattern: "),
+        ({"$ref": "#/$defs/gone"}, "'#/$defs/gone' leads to no place within the schema"),
+        ({"$defs": {"a": {"$ref": "#/gone"}}}, "'#/gone' leads to no place within the schema"),
+        ({"$ref": "https://example.com/x"}, "'https://example.com/x' leads to no place"),
+        ({"$ref": "file:///etc/passwd"}, "'file:///etc/passwd' leads to no place"),
+        ({"$ref": "other.json"}, "'other.json' leads to no place"),
+        ({"$ref": f"{SCHEMA_BASE}problem.schema.json"}, "leads to no place"),
+        ({"$dynamicRef": "#gone"}, "'#gone' leads to no place"),
+        ({"x": 5, "$ref": "#/x"}, "5 is not of type"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "is not https://json-schema.org"),
+        ({"$ref": "#"}, "applies itself to the same value for ever"),
+        ({"items": {"not": {"$ref": "#/items"}}}, "applies itself to the same value for ever"),
+        (
+            {"anyOf": [{"type": "string"}, {"$ref": "#"}]},
+            "applies itself to the same value for ever",
+        ),
+    ],
+)
+def test_an_unsound_schema_is_refused(schema: dict[str, Any], told: str) -> None:
+    """What is no schema of the draft, or leads out of itself, is refused and says why."""
+    with pytest.raises(ValueError, match=re.escape(told)):
+        compile_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"},
+        {"$schema": "https://json-schema.org/draft/2020-12/schema#"},
+        {"const": {"$ref": "https://example.com/x"}, "examples": [{"$ref": "#/gone"}]},
+        {"properties": {"$ref": {"type": "string"}}},
+        {"definitions": {"a": {"type": "object"}}, "$ref": "#/definitions/a"},
+        {"$id": "https://example.com/me", "$defs": {"a": {"$anchor": "b"}}, "$ref": "#b"},
+        {"type": "object", "properties": {"child": {"$ref": "#"}}},
+    ],
+)
+def test_a_sound_schema_is_compiled(schema: dict[str, Any]) -> None:
+    """References that lead somewhere within, and what only looks like one, are fine."""
+    assert pair_fault(compile_schema(schema), {}) in {None} | {
+        f"{schema.get('const')!r} was expected"
+    }
+
+
+def test_compiling_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference that leads outside is refused without asking anyone."""
+
+    def refuse(*_: object) -> None:
+        pytest.fail("a connection was wanted")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for reference in ("http://127.0.0.1:1/x", "https://example.com/x"):
+        with pytest.raises(ValueError, match="leads to no place"):
+            compile_schema({"properties": {"a": {"$ref": reference}}})
+
+
+def test_a_fault_in_foreign_keys_is_one_escaped_line() -> None:
+    """A key of the arguments is part of the place: escaped, on one line, and cut."""
+    pair = compile_schema({"additionalProperties": {"type": "integer"}})
+    fault = pair_fault(pair, {"a/~\n\u202e": "x"})
+    assert fault == "/a~1~0\\n\\u202e: 'x' is not of type 'integer'"
+    fault = pair_fault(pair, {"k" * 3_000_000: "x"})
+    assert fault is not None
+    assert len(fault) == FAULT_LENGTH
+    assert fault.endswith("'x' is not of type 'integer'")
+
+
+def test_what_the_reference_cannot_take_is_still_refused() -> None:
+    """Where the fast engine refuses and the reference gives up, there is a fault all the same."""
+    pair = compile_schema({"multipleOf": 10**400})
+    assert pair_fault(pair, 1e308) == (
+        "does not fit the schema; where, cannot be told (OverflowError)"
+    )
+
+
+def test_recursion_as_deep_as_json_is_judged() -> None:
+    """A schema that goes down with the value judges one as deep as strict JSON allows."""
+    pair = compile_schema({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}})
+    deep = nested(strict_json.MAX_DEPTH)
+    assert pair_fault(pair, deep) is not None  # it holds a number
+    look(deep, (0,) * (strict_json.MAX_DEPTH - 1))[0] = None
+    assert pair_fault(pair, deep) is None

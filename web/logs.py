@@ -49,7 +49,10 @@ def configure_logs(log_format: LogFormat, level: str) -> None:
     if log_format == "json":
         renderer = structlog.processors.JSONRenderer()
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=is_terminal())
+        # Plain: the rich one, where it is installed, shows the local variables of each frame.
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback
+        )
     tracebacks = [structlog.processors.format_exc_info] if log_format == "json" else []
     structlog.configure(
         processors=[

@@ -10,12 +10,12 @@ from attrs import evolve, frozen
 
 from actors.errors import ContextClosed, ForeignTask, UndeclaredService
 from actors.kernel.effects import EFFECT_DEADLINE_S, Effect
-from actors.kernel.keys import Realm, ServiceKey
+from actors.kernel.keys import ROOT_REALM, Realm, ServiceKey
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
-    from actors.kernel.fibers import Fiber, Plugin
+    from actors.kernel.fibers import Fiber, Plugin, Realms
     from actors.kernel.hooks import Hook, Hooks
     from actors.kernel.runtime import RuntimeView
 
@@ -33,7 +33,7 @@ class Context:
     """
 
     _fiber: Fiber
-    _realms: Mapping[ServiceKey[Any], Realm]
+    _realms: Realms
 
     @property
     def hooks(self) -> Hooks:
@@ -45,41 +45,35 @@ class Context:
         return self._fiber.runtime.inspect()
 
     def require(self, key: ServiceKey[T]) -> T:
-        """Return a required service, which stands until this plugin is unloaded.
+        """Return a service that stands until this plugin is unloaded.
 
-        Raises:
-            UndeclaredService: the plugin does not declare that it requires this.
+        UndeclaredService if the plugin does not declare that it requires this.
         """
-        name = self._fiber.plugin.name
-        if key not in self._fiber.plugin.requires:
+        fiber, name = self._fiber, self._fiber.plugin.name
+        if key not in fiber.plugin.requires:
             raise UndeclaredService(f"{name} does not declare that it requires {key.name}")
-        if key not in self._fiber.bound:
-            raise ContextClosed(f"{name} is {self._fiber.state}")
-        return cast("T", self._fiber.bound[key].value)
+        if key not in fiber.bound:
+            raise ContextClosed(f"{name} is {fiber.state}")
+        return cast("T", fiber.bound[key].value)
 
     def provide(self, key: ServiceKey[T], value: T) -> None:
         """Offer a service, which others see once this plugin is ACTIVE.
 
-        Raises:
-            ServiceConflict: the key has a provider in this realm already.
+        ServiceConflict if the key has a provider in this realm already.
         """
-        self._standing().provide(key, self._realms, value)
+        self._fiber.standing().provide((key, self._realms.get(key, ROOT_REALM)), value)
 
     async def enter(
         self, effect: Effect[T], label: str, deadline_s: float = EFFECT_DEADLINE_S
     ) -> T:
         """Enter an Effect and return what it yields; it is left when the plugin is unloaded.
 
-        By then the plugin's tasks have ended and its dependents are gone. Leaving is shielded,
-        and cancelled after ``deadline_s`` seconds. Enter it in ``setup`` itself, inside of no
-        nursery or cancel scope that closes before ``setup`` returns. A task of an Effect is
-        cancelled as soon as the plugin is asked to leave; one that dependents need until they
-        are gone must shield itself, and end when the Effect is left.
-
-        Raises:
-            ForeignTask: this is not the task in which ``setup`` runs.
+        Enter it in ``setup`` (another task: ForeignTask), inside of no nursery or cancel scope
+        that closes before ``setup`` returns. It is left once tasks and dependents are gone,
+        shielded, and cancelled after ``deadline_s`` seconds. A task of its own is cancelled as
+        soon as the plugin is asked to leave: one that dependents need must shield itself.
         """
-        if trio.lowlevel.current_task() is not self._standing().task:
+        if trio.lowlevel.current_task() is not self._fiber.standing().nursery.parent_task:
             raise ForeignTask(f"{self._fiber.plugin.name}: Effects are entered in its setup")
         return await self._fiber.effects.enter(effect, label, deadline_s)
 
@@ -88,17 +82,22 @@ class Context:
 
         An exception of it fails the plugin.
         """
-        self._standing().start_soon(partial(task, *args), getattr(task, "__qualname__", repr(task)))
+        fiber, name = self._fiber.standing(), getattr(task, "__qualname__", repr(task))
+        fiber.tasks.append(name)  # from now on: it may be told to end before its first step
+        fiber.nursery.start_soon(fiber.run_in_background, partial(task, *args), name, name=name)
 
     def listen(self, hook: Hook[L], call: L) -> None:
         """Have ``call`` called by a hook while the plugin is ACTIVE."""
-        fiber = self._standing()
+        fiber = self._fiber.standing()
         remove = fiber.runtime.hooks.add(hook, call, lambda: fiber.state == "ACTIVE")
         fiber.effects.add(f"listener {hook.name}", remove)
 
     def mount(self, plugin: Plugin[C], config: C, *, essential: bool = False) -> Fiber:
         """Mount a plugin below this one, with which it goes. See :meth:`Runtime.mount`."""
-        return self._standing().mount(plugin, config, self._realms, essential=essential)
+        parent = self._fiber.standing()
+        fiber = parent.runtime.new_fiber(parent, plugin, config, essential, self._realms)
+        parent.nursery.start_soon(fiber.run, name=plugin.name)
+        return fiber
 
     def isolate(self, *keys: ServiceKey[Any]) -> Context:
         """Return a context where these keys mean services of a realm of their own.
@@ -107,8 +106,3 @@ class Context:
         """
         realm = Realm(f"{self._fiber.plugin.name}:{'+'.join(key.name for key in keys)}")
         return evolve(self, realms={**self._realms, **dict.fromkeys(keys, realm)})
-
-    def _standing(self) -> Fiber:
-        if self._fiber.state not in {"LOADING", "ACTIVE"}:
-            raise ContextClosed(f"{self._fiber.plugin.name} is {self._fiber.state}")
-        return self._fiber

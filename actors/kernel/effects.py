@@ -1,14 +1,13 @@
 """What a plugin does that must be undone: entered one by one, left in reverse, all of them.
 
-An Effect may hold a nursery or a cancel scope open from its enter to its exit. Those nest by task,
-so an Effect is entered and left in one task, and the scope that shields and bounds its exit is
-opened *before* it is entered: opened around the exit, it would lie inside of what that closes.
+An Effect may hold a nursery or a cancel scope open. Those nest by task, so it is entered and left
+in one task, and the scope that shields and bounds its exit is opened *before* it is entered:
+opened around the exit, it would lie inside of what that closes.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -35,11 +34,21 @@ class EffectStack:
     async def enter(self, effect: Effect[T], label: str, deadline_s: float) -> T:
         """Enter an Effect and return what it yields. If that raises, there is nothing to undo."""
         scope = trio.CancelScope()
-        with ExitStack() as opened:
-            opened.enter_context(scope)
+        with ExitStack() as entering:
+            entering.enter_context(scope)
             value = await effect.__aenter__()
-            opened.pop_all()  # the scope stays open until the Effect is left
-        self._undo.append((label, partial(_leave, effect, scope, label, deadline_s)))
+            standing = entering.pop_all()  # the scope stays open until the Effect is left
+
+        async def leave() -> None:
+            scope.shield, scope.deadline = True, trio.current_time() + deadline_s
+            with standing:
+                # As for a block that ended well: what went wrong elsewhere is not this Effect's,
+                # and a cancellation of its own it knows by itself.
+                await effect.__aexit__(None, None, None)
+            if scope.cancelled_caught:
+                raise EffectTimeout(label, deadline_s)
+
+        self._undo.append((label, leave))
         return value
 
     def add(self, label: str, undo: Callable[[], object]) -> None:
@@ -59,16 +68,3 @@ class EffectStack:
             except BaseException as error:  # noqa: BLE001 # the fiber has it
                 errors.append(error)
         return errors
-
-
-async def _leave(
-    effect: Effect[Any], scope: trio.CancelScope, label: str, deadline_s: float
-) -> None:
-    scope.shield, scope.deadline = True, trio.current_time() + deadline_s
-    with ExitStack() as opened:
-        opened.push(scope)
-        # As for a block that ended well: what went wrong elsewhere is not this Effect's, and a
-        # cancellation of its own it knows by itself.
-        await effect.__aexit__(None, None, None)
-    if scope.cancelled_caught:
-        raise EffectTimeout(label, deadline_s)

@@ -1,12 +1,5 @@
 """A mounted plugin: one task that loads it, stands by it, and undoes it.
 
-How a plugin leaves, whatever made it leave:
-
-1. It is UNLOADING from the first instant: nobody new can come to depend on it.
-2. Its background tasks end, being cancelled.
-3. Its dependents unload, and what is mounted below it goes. They may still use all it has.
-4. Its Effects are left in reverse.
-
 To be asked to leave is a cancellation of one scope around all that. So it cuts a ``setup`` short
 as well, and a cancellation from outside (of the parent, of the whole runtime) leads through the
 same steps: each fiber waits for its dependents, shielded, and that alone keeps the order.
@@ -14,12 +7,12 @@ same steps: each fiber waits for its dependents, shielded, and that alone keeps 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import trio
 from attrs import define, field, frozen
 
-from actors.errors import EffectEnded, IllegalMove, ServiceConflict, Unmounted
+from actors.errors import ContextClosed, EffectEnded, IllegalMove, ServiceConflict, Unmounted
 from actors.kernel.context import Context
 from actors.kernel.effects import EffectStack
 from actors.kernel.keys import ROOT_REALM, Realm, ServiceKey
@@ -58,8 +51,7 @@ class Plugin(Generic[C]):
 class Service:
     """What one fiber provides."""
 
-    key: ServiceKey[Any]
-    realm: Realm
+    place: Place
     provider: Fiber
     value: Any
 
@@ -82,16 +74,12 @@ class Fiber:
     tasks: list[str] = field(factory=list[str])
     bound: dict[ServiceKey[Any], Service] = field(factory=dict[ServiceKey[Any], Service])
     """The required services, from LOADING until UNLOADING is over."""
-    task: trio.lowlevel.Task | None = None
-    _nursery: trio.Nursery | None = None
-    _life: trio.CancelScope = field(factory=trio.CancelScope)
+    is_unmounting: bool = False
+    nursery: trio.Nursery = field(init=False)
+    _life: trio.CancelScope = field(init=False)
     _causes: list[BaseException] = field(factory=list[BaseException])
-    _rests_on: dict[Place, Service | None] = field(factory=dict[Place, "Service | None"])
-    """What it required and what it could not provide: a change of these may mend a failure."""
-    _is_asked_to_leave: bool = False
-    _is_unmounting: bool = False
-
-    # --- for whoever mounted it ---------------------------------------------------------------
+    _rests_on: list[Service] = field(factory=list[Service])
+    """What it required, and what it could not provide beside: their end may mend a failure."""
 
     async def wait_active(self) -> None:
         """Return once it is ACTIVE; raise what it failed with, or Unmounted.
@@ -101,7 +89,7 @@ class Fiber:
         await self.runtime.until(lambda: self.state in {"ACTIVE", "FAILED", "DISPOSED"})
         if self.state == "DISPOSED":
             raise Unmounted(f"{self.plugin.name} is unmounted")
-        if self.state == "FAILED" and self.failure is not None:
+        if self.failure is not None:
             raise self.failure
 
     async def unmount(self) -> None:
@@ -118,7 +106,8 @@ class Fiber:
 
     def ask_to_unmount(self) -> None:
         """Begin what :meth:`unmount` waits for."""
-        self._is_unmounting = True
+        self.is_unmounting = True
+        self.runtime.notify()
         self.ask_to_leave()
 
     def retry(self) -> None:
@@ -127,88 +116,90 @@ class Fiber:
             raise IllegalMove(f"{self.plugin.name} is {self.state}: only FAILED is retried")
         self.move("PENDING")
 
-    # --- for the kernel -----------------------------------------------------------------------
-
     def ask_to_leave(self) -> None:
         """Have it unload; it comes back when it can, unless it is being unmounted."""
-        self._is_asked_to_leave = True
-        self._life.cancel()
-        self.runtime.notify()
+        if self.state in {"LOADING", "ACTIVE"}:
+            self._life.cancel()
+            self.move("UNLOADING")
 
     def move(self, state: State) -> None:
         """Go on to ``state``; IllegalMove, with nothing changed, if the table has no such move."""
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.plugin.name}: {self.state} -> {state}")
         self.state = state
-        self.runtime.moved(self)
+        if self.parent is not None:  # the root is nobody's business
+            self.runtime.on_move(self)
+        self.runtime.notify()
 
-    def provide(self, key: ServiceKey[Any], realms: Realms, value: object) -> None:
-        """Claim a key in its realm until unloaded."""
-        place = (key, realms.get(key, ROOT_REALM))
+    def standing(self) -> Fiber:
+        """Return itself; ContextClosed if it is in no state to begin anything."""
+        if self.state not in {"LOADING", "ACTIVE"}:
+            raise ContextClosed(f"{self.plugin.name} is {self.state}")
+        return self
+
+    def provide(self, place: Place, value: object) -> None:
+        """Claim a key in a realm until unloaded."""
         services = self.runtime.services
-        if place in services:
-            self._rests_on[place] = services[place]
-            other = services[place].provider.plugin.name
-            raise ServiceConflict(f"{self.plugin.name}: {key.name} is provided by {other}")
-        services[place] = Service(*place, self, value)
-        self.effects.add(f"service {key.name}", lambda: services.pop(place))
-
-    def start_soon(self, task: Callable[[], Awaitable[None]], name: str) -> None:
-        """Start a background task."""
-        assert self._nursery is not None  # whoever calls has seen that it stands
-        self.tasks.append(name)  # from now on: it may be told to end before its first step
-        self._nursery.start_soon(self._run_in_background, task, name, name=name)
-
-    def mount(self, plugin: Plugin[C], config: C, realms: Realms, *, essential: bool) -> Fiber:
-        """Start a fiber below this one."""
-        assert self._nursery is not None  # whoever calls has seen that it stands
-        child = self.runtime.new_fiber(self, plugin, config, essential, realms)
-        self._nursery.start_soon(child.run, name=plugin.name)
-        return child
+        other = services.get(place)
+        if other is not None:
+            if not other.provider._goes_with(self):  # what ends with it cannot mend it
+                self._rests_on.append(other)
+            name = other.provider.plugin.name
+            raise ServiceConflict(f"{self.plugin.name}: {place[0].name} is provided by {name}")
+        services[place] = Service(place, self, value)
+        self.effects.add(f"service {place[0].name}", lambda: services.pop(place))
+        self.runtime.notify()
 
     def can_load(self) -> bool:
         """Tell whether it is waiting, and has only to be given its turn to load."""
         if self.state == "FAILED":
-            return any(self.runtime.services.get(p) is not s for p, s in self._rests_on.items())
+            there = self.runtime.services.values()
+            gone = [service.provider for service in self._rests_on if service not in there]
+            return any(provider.state != "UNLOADING" for provider in gone)
         return self.state == "PENDING" and not self.missing()
+
+    def is_moving(self) -> bool:
+        """Tell whether it goes on by itself to another state."""
+        return self.is_unmounting or self.state in {"LOADING", "UNLOADING"} or self.can_load()
 
     def missing(self) -> list[ServiceKey[Any]]:
         """Return the required keys that no ACTIVE plugin provides."""
-        return [key for key in self.plugin.requires if self._visible(key) is None]
-
-    def _visible(self, key: ServiceKey[Any]) -> Service | None:
-        service = self.runtime.services.get((key, self.realms.get(key, ROOT_REALM)))
-        return service if service is not None and service.provider.state == "ACTIVE" else None
-
-    # --- its life -----------------------------------------------------------------------------
+        found = self._required()
+        return [key for key in self.plugin.requires if key not in found]
 
     async def run(self) -> None:
         """Load and unload the plugin as often as it takes, until it is unmounted or cancelled."""
-        self.task = trio.lowlevel.current_task()
         try:
-            while not self._is_unmounting:
-                await self.runtime.until(lambda: self._is_unmounting or self.runtime.is_next(self))
-                if self.state == "FAILED" and not self._is_unmounting:
+            while not self.is_unmounting:
+                await self.runtime.until(lambda: self.is_unmounting or self.runtime.is_next(self))
+                if self.state == "FAILED" and not self.is_unmounting:
                     self.move("PENDING")
-                elif not self._is_unmounting:
+                elif not self.is_unmounting:
                     await self._load_and_unload()
         finally:
             self.move("DISPOSED")
             self.runtime.forget(self)
 
+    async def run_in_background(self, task: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run a task whose exception fails this plugin alone."""
+        try:
+            await task()
+        except BaseException as error:  # noqa: BLE001 # kept
+            self._note(error)
+        finally:
+            self.tasks.remove(name)
+            self.runtime.notify()
+
     async def _load_and_unload(self) -> None:
-        services = [self._visible(key) for key in self.plugin.requires]
-        self.bound = {each.key: each for each in services if each is not None}
-        self._rests_on = {(each.key, each.realm): each for each in self.bound.values()}
-        self._causes, self._is_asked_to_leave, self.failure = [], False, None
-        self._life = trio.CancelScope()
+        self.bound = self._required()
+        self._rests_on = list(self.bound.values())
+        self._causes, self.failure, self._life = [], None, trio.CancelScope()
         self.move("LOADING")
-        errors: list[BaseException] = []
+        errors, was_asked = list[BaseException](), False
         with self._life:
-            async with trio.open_nursery() as self._nursery:
-                await self._stand()
-                self._life.cancel()
-                self.move("UNLOADING")
+            async with trio.open_nursery() as self.nursery:
+                was_asked = await self._stand()
+                self.ask_to_leave()
                 with trio.CancelScope(shield=True):
                     await self.runtime.until(lambda: not self.tasks)
                     for fiber in self._others():
@@ -216,10 +207,10 @@ class Fiber:
                     await self.runtime.until(lambda: not self._others())
                 errors = await self.effects.leave()
         self.bound = {}
-        self._settle(errors)
+        self._settle(errors, was_asked)
 
-    async def _stand(self) -> None:
-        """Set the plugin up and stand until it has to leave, for whatever reason."""
+    async def _stand(self) -> bool:
+        """Set the plugin up and stand until it has to leave; tell whether it was asked to."""
         try:
             await self.plugin.setup(Context(self, self.realms), self.config)
             await trio.lowlevel.checkpoint_if_cancelled()  # asked to leave meanwhile
@@ -227,45 +218,47 @@ class Fiber:
             await trio.sleep_forever()
         except BaseException as error:  # noqa: BLE001 # kept: the rest of its life goes on
             self._note(error)
+        return self.state == "UNLOADING"
 
-    def _others(self) -> list[Fiber]:
-        """Return the fibers that use this one, and those that are mounted below it."""
-        return [
-            fiber
-            for fiber in self.runtime.fibers
-            if fiber.parent is self or any(s.provider is self for s in fiber.bound.values())
-        ]
-
-    def _settle(self, errors: list[BaseException]) -> None:
-        """Note what went wrong, and go on to where that leads."""
+    def _settle(self, errors: list[BaseException], was_asked: bool) -> None:
+        """Go on to where all that went wrong, in undoing too, leads."""
         if trio.current_effective_deadline() == float("-inf"):  # cancelled from outside
-            self._is_unmounting = True
+            self.is_unmounting = True
         causes = [*self._causes, *errors]
-        if not (causes or self._is_asked_to_leave or self._is_unmounting):
+        if not (causes or was_asked or self.is_unmounting):
             causes = [EffectEnded(f"{self.plugin.name}: cancelled by an Effect of its own")]
-        if len(causes) == 1 and not errors:
-            self.failure = causes[0]
-        elif causes:
-            self.failure = BaseExceptionGroup(f"plugin {self.plugin.name}", causes)
-        if not self._is_unmounting:
-            self.move("PENDING" if self.failure is None else "FAILED")
-        if self.failure is not None and self.is_essential:
-            self.runtime.fail(self.failure)
-
-    async def _run_in_background(self, task: Callable[[], Awaitable[None]], name: str) -> None:
-        try:
-            await task()
-        except BaseException as error:  # noqa: BLE001 # kept: it fails this plugin alone
-            self._note(error)
-        finally:
-            self.tasks.remove(name)
-            self.runtime.notify()
+        if causes:
+            group = BaseExceptionGroup(f"plugin {self.plugin.name}", causes)
+            self.failure = group if errors or len(causes) > 1 else causes[0]
+            self.move("FAILED")
+            # An interrupt, say, is no plugin's own failure, whichever task it came to.
+            if self.is_essential or not isinstance(group, Exception):
+                self.runtime.fail(self.failure)
+        elif not self.is_unmounting:
+            self.move("PENDING")
 
     def _note(self, error: BaseException) -> None:
         """Keep what is left of an exception besides cancellations, and leave because of it."""
-        rest: BaseException | None = error
-        if isinstance(error, BaseExceptionGroup):
-            rest = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
-        if rest is not None and not isinstance(rest, trio.Cancelled):
-            self._causes.append(rest)
-            self._life.cancel()
+        rest = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
+        if rest is not None:
+            self._causes.extend(rest.exceptions)
+            self.ask_to_leave()
+
+    def _required(self) -> dict[ServiceKey[Any], Service]:
+        """Return what it requires as far as ACTIVE plugins provide it."""
+        places = [(key, self.realms.get(key, ROOT_REALM)) for key in self.plugin.requires]
+        found = [self.runtime.services.get(place) for place in places]
+        return {it.place[0]: it for it in found if it and it.provider.state == "ACTIVE"}
+
+    def _others(self) -> list[Fiber]:
+        """Return the fibers that use this one, and those that are mounted below it."""
+        return [fiber for fiber in self.runtime.fibers if self in fiber._stands_on()]
+
+    def _stands_on(self) -> list[Fiber]:
+        """Return the providers of what it uses, and the fiber it is mounted below."""
+        providers = [service.provider for service in self.bound.values()]
+        return providers if self.parent is None else [*providers, self.parent]
+
+    def _goes_with(self, other: Fiber) -> bool:
+        """Tell whether it is another, or goes when that one does."""
+        return self is other or any(each._goes_with(other) for each in self._stands_on())

@@ -1,19 +1,15 @@
 """Typed events in four modes. Listeners are Effects: they vanish with their plugin.
 
-They are called in the order in which they were added, and only while their plugin is ACTIVE: one
-that loads, or is on its way out, neither sees nor changes anything.
+They are called in the order in which they were added, each only if its plugin is ACTIVE when its
+turn comes: one that loads, or is on its way out, neither sees nor changes anything.
 """
 
-from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import trio
 from attrs import frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -57,29 +53,38 @@ class Hooks:
         listeners.append(entry := (is_active, call))
         return lambda: listeners.remove(entry)
 
-    def _active(self, hook: Hook[L]) -> list[L]:
-        return [call for is_active, call in self._listeners.get(hook, ()) if is_active()]
+    def _active(self, hook: Hook[L]) -> Iterator[L]:
+        for is_active, call in tuple(self._listeners.get(hook, ())):
+            if is_active():
+                yield call
 
     def emit(self, hook: EmitHook[V], value: V) -> None:
         """Tell every listener; raise an ExceptionGroup of their errors once all were told."""
         errors: list[Exception] = []
         for call in self._active(hook):
-            with _keeping(errors):
+            try:
                 call(value)
-        _raise_all(hook, errors)
+            except Exception as error:  # noqa: BLE001 # raised below
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup(f"listeners of {hook.name}", errors)
 
     async def parallel(self, hook: ParallelHook[V], value: V) -> None:
         """Run all listeners; raise an ExceptionGroup of their errors once all have ended."""
         errors: list[Exception] = []
 
         async def run(call: Callable[[V], Awaitable[None]]) -> None:
-            with _keeping(errors):
+            try:
                 await call(value)
+            except Exception as error:  # noqa: BLE001 # raised below
+                errors.append(error)
 
+        await trio.lowlevel.checkpoint()
         async with trio.open_nursery() as nursery:
             for call in self._active(hook):
                 nursery.start_soon(run, call)
-        _raise_all(hook, errors)
+        if errors:
+            raise ExceptionGroup(f"listeners of {hook.name}", errors)
 
     async def serial(self, hook: SerialHook[V, R], value: V) -> R | None:
         """Return the first answer that is not None, None if there is none. Always a checkpoint."""
@@ -96,27 +101,13 @@ class Hooks:
         The last one's is ``last``. A listener that does not call its ``next`` has decided alone.
         Always a checkpoint.
         """
+        listeners = tuple(self._listeners.get(hook, ()))
+
+        async def go_on(begin: int, value: V) -> R:
+            for at, (is_active, call) in enumerate(listeners[begin:], begin + 1):
+                if is_active():
+                    return await call(value, partial(go_on, at))
+            return await last(value)
+
         await trio.lowlevel.checkpoint()
-        call_next = last
-        for call in reversed(self._active(hook)):
-            call_next = partial(_with_next, call, call_next)
-        return await call_next(value)
-
-
-async def _with_next(
-    call: Callable[[V, Next[V, R]], Awaitable[R]], following: Next[V, R], value: V
-) -> R:
-    return await call(value, following)
-
-
-@contextmanager
-def _keeping(errors: list[Exception]) -> "Generator[None, None, None]":
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 # raised once all listeners were called
-        errors.append(error)
-
-
-def _raise_all(hook: Hook[Any], errors: list[Exception]) -> None:
-    if errors:
-        raise ExceptionGroup(f"listeners of {hook.name}", errors)
+        return await go_on(0, value)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 from attrs import frozen
 
+from actors.errors import ContextClosed, Unmounted
+from actors.kernel.context import Context
 from actors.kernel.fibers import Fiber, Place, Plugin, Realms, Service, State
 from actors.kernel.hooks import Hooks
 from actors.tasks import running_beside
@@ -15,42 +17,38 @@ from actors.tasks import running_beside
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from actors.kernel.context import Context
-
 C = TypeVar("C")
+_NEWS_OF_THE_END = (trio.Cancelled, ContextClosed, Unmounted)
 
 
 @frozen
 class FiberView:
-    """One mounted plugin at one instant."""
+    """One mounted plugin at one instant.
+
+    Ids count from 1 in the order of mounting. ``missing`` are the required services that no ACTIVE
+    plugin provides, why it is PENDING; ``effects`` stand, oldest first.
+    """
 
     fiber_id: int
-    """Counted from 1 in the order of mounting."""
     parent_id: int | None
-    """The fiber it goes with; None for one that the Host itself mounted."""
     plugin: str
     state: State
     is_essential: bool
     requires: tuple[str, ...]
     missing: tuple[str, ...]
-    """The required services that no ACTIVE plugin provides: why it is PENDING."""
     effects: tuple[str, ...]
-    """What stands, oldest first."""
     tasks: tuple[str, ...]
     failure: BaseException | None
-    """Why it is FAILED."""
 
 
 @frozen
 class ServiceView:
-    """One service at one instant."""
+    """One service at one instant; others can have it once its provider is ACTIVE."""
 
     key: str
     realm: str
     fiber_id: int
-    """Its provider."""
     is_visible: bool
-    """Whether others can have it: its provider is ACTIVE."""
 
 
 @frozen
@@ -64,39 +62,52 @@ class RuntimeView:
 class Runtime:
     """All mounted plugins. Made by :func:`open_runtime`."""
 
-    def __init__(self, on_move: Callable[[Fiber], None] | None) -> None:
+    def __init__(self, on_move: Callable[[Fiber], None]) -> None:
         self.hooks = Hooks()
         self.fibers: list[Fiber] = []
         """In the order of mounting, without the root and those that are gone."""
         self.services: dict[Place, Service] = {}
-        self._on_move = on_move
+        self.failures: list[BaseException] = []
+        self.block = trio.CancelScope()
+        self.on_move = on_move
         self._changed = trio.Event()
         self._mounted_n = 0
-        self._failures: list[BaseException] = []
         self.root = Fiber(self, None, 0, Plugin("root", _set_up_nothing), None, False, {})
 
     def mount(self, plugin: Plugin[C], config: C, *, essential: bool = False) -> Fiber:
         """Mount a plugin and return its fiber, which waits for what the plugin requires.
 
         ``essential`` is one that cannot be done without: when it fails, everything is
-        unmounted, and :func:`open_runtime` raises what it failed with.
+        unmounted, and :func:`open_runtime` raises what it failed with. ContextClosed at the end.
         """
-        return self.root.mount(plugin, config, {}, essential=essential)
+        return Context(self.root, {}).mount(plugin, config, essential=essential)
 
     async def wait_settled(self) -> None:
         """Return once every plugin is ACTIVE, or PENDING or FAILED until something changes."""
-        moving = {"LOADING", "UNLOADING"}
-        await self.until(lambda: not any(f.state in moving or f.can_load() for f in self.fibers))
+        await self.until(lambda: not any(fiber.is_moving() for fiber in self.fibers))
 
     def inspect(self) -> RuntimeView:
         """Return a picture of all fibers and services as they now are."""
-        services = [
-            ServiceView(
-                s.key.name, s.realm.label, s.provider.fiber_id, s.provider.state == "ACTIVE"
+        fibers = [
+            FiberView(
+                it.fiber_id,
+                (it.parent and it.parent.fiber_id) or None,  # the root has 0
+                it.plugin.name,
+                it.state,
+                it.is_essential,
+                tuple(key.name for key in it.plugin.requires),
+                tuple(key.name for key in it.missing()) if it.state == "PENDING" else (),
+                it.effects.labels,
+                tuple(it.tasks),
+                it.failure,
             )
-            for s in self.services.values()
+            for it in self.fibers
         ]
-        return RuntimeView(tuple(map(_view, self.fibers)), tuple(services))
+        services = [
+            ServiceView(key.name, realm.label, it.provider.fiber_id, it.provider.state == "ACTIVE")
+            for (key, realm), it in self.services.items()
+        ]
+        return RuntimeView(tuple(fibers), tuple(services))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` holds; it does when this returns. Always a checkpoint."""
@@ -104,16 +115,13 @@ class Runtime:
         while not condition():
             await self._changed.wait()
 
-    # --- for the fibers -----------------------------------------------------------------------
-
     def new_fiber(
         self, parent: Fiber, plugin: Plugin[C], config: C, essential: bool, realms: Realms
     ) -> Fiber:
         """Return a fiber that is known here and does not run yet."""
         self._mounted_n += 1
-        self.fibers.append(
-            fiber := Fiber(self, parent, self._mounted_n, plugin, config, essential, realms)
-        )
+        fiber = Fiber(self, parent, self._mounted_n, plugin, config, essential, realms)
+        self.fibers.append(fiber)
         self.notify()
         return fiber
 
@@ -122,18 +130,11 @@ class Runtime:
 
         In the order of mounting: who is first with a key or a listener is no chance.
         """
-        first = next((each for each in self.fibers if each.can_load()), None)
-        return first is fiber or (fiber is self.root and fiber.can_load())
+        return fiber is next((f for f in (self.root, *self.fibers) if f.can_load()), None)
 
     def forget(self, fiber: Fiber) -> None:
         """Drop a fiber that is DISPOSED."""
         self.fibers = [each for each in self.fibers if each is not fiber]
-        self.notify()
-
-    def moved(self, fiber: Fiber) -> None:
-        """Tell whoever waits that a fiber is in another state."""
-        if self._on_move is not None and fiber is not self.root:
-            self._on_move(fiber)
         self.notify()
 
     def notify(self) -> None:
@@ -142,50 +143,41 @@ class Runtime:
         self._changed = trio.Event()
 
     def fail(self, failure: BaseException) -> None:
-        """Unmount everything: what cannot be done without has failed."""
-        self._failures.append(failure)
+        """End the block and unmount everything: what cannot be done without has failed."""
+        self.failures.append(failure)
+        self.block.cancel()
         self.root.ask_to_unmount()
-
-    async def run(self) -> None:
-        """Be the root of all fibers until it is unmounted and they are gone."""
-        await self.root.run()
-        if len(self._failures) == 1:
-            raise self._failures[0]
-        if self._failures:
-            raise BaseExceptionGroup("essential plugins", self._failures)
 
 
 async def _set_up_nothing(_context: Context, _config: None) -> None: ...
 
 
-def _view(fiber: Fiber) -> FiberView:
-    parent = fiber.parent
-    return FiberView(
-        fiber.fiber_id,
-        None if parent is None or parent.parent is None else parent.fiber_id,
-        fiber.plugin.name,
-        fiber.state,
-        fiber.is_essential,
-        tuple(key.name for key in fiber.plugin.requires),
-        tuple(key.name for key in fiber.missing()) if fiber.state == "PENDING" else (),
-        fiber.effects.labels,
-        tuple(fiber.tasks),
-        fiber.failure,
-    )
-
-
 @asynccontextmanager
 async def open_runtime(
-    on_move: Callable[[Fiber], None] | None = None,
+    on_move: Callable[[Fiber], None] = lambda _: None,
 ) -> AsyncGenerator[Runtime, None]:
     """Run plugins while the block runs; then unmount them all, dependents first.
 
     ``on_move`` is called after each move of a fiber and must not raise. Cancelled, everything is
-    unmounted in the same order, shielded. When an essential plugin fails, everything is
-    unmounted, the block is cancelled, and what the plugin failed with is raised; a group, if
-    several did.
+    unmounted in the same order, shielded. When an essential plugin fails, the block is cancelled,
+    everything is unmounted, and what the plugin failed with is raised; a group, if that is not all.
     """
     runtime = Runtime(on_move)
-    async with running_beside(runtime.run, runtime.root.ask_to_unmount):
-        await runtime.until(lambda: runtime.root.state == "ACTIVE")
-        yield runtime
+    failures = runtime.failures
+    try:
+        async with running_beside(runtime.root.run, runtime.root.ask_to_unmount):
+            await runtime.until(lambda: runtime.root.state == "ACTIVE")
+            with runtime.block:
+                yield runtime
+    except BaseException as error:
+        if not failures:
+            raise
+        # How the block learned of the end is no failure of its own.
+        rest = BaseExceptionGroup("", [error]).split(
+            lambda each: each in failures or isinstance(each, _NEWS_OF_THE_END)
+        )[1]
+        failures += rest.exceptions if rest is not None else ()
+    if len(failures) > 1:
+        raise BaseExceptionGroup("essential plugins", failures)
+    if failures:
+        raise failures[0]

@@ -63,12 +63,13 @@ class _Fragment:
 class Answer:
     """An answer as it comes together from the chunks of a stream.
 
-    ``redact`` takes the key out of a text. It is applied to what was put together, for a key may
-    come in parts.
+    ``redact`` takes the key out of a text, ``redact_json`` out of one that is JSON. They are
+    applied to what was put together, for a key may come in parts.
     """
 
-    def __init__(self, redact: Callable[[str], str]) -> None:
+    def __init__(self, redact: Callable[[str], str], redact_json: Callable[[str], str]) -> None:
         self._redact = redact
+        self._redact_json = redact_json
         self._text: list[str] = []
         self._calls: list[_Call] = []
         self._at_index: dict[int, _Call] = {}
@@ -169,7 +170,7 @@ class Answer:
                 while f"call-{n}" in taken:
                     n += 1
                 call_id = f"call-{n}"
-            arguments = self._redact("".join(call.arguments))
+            arguments = self._redact_json("".join(call.arguments))
             made.append(ToolCall(self._redact(call_id), self._redact(call.name), arguments))
         return tuple(made)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import ssl
 from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -190,7 +191,7 @@ class _Reading:
     _deadline: float = field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.answer = Answer(self.secret.out_of_text)
+        self.answer = Answer(self.secret.out_of_text, self.secret.out_of_json)
 
     async def next_chunk(self) -> Chunk | None:
         """Take the chunk that was handed out last, and read the next; None after the last one.
@@ -294,6 +295,8 @@ async def open_adapter(
             verify=_tls(endpoint),
             trust_env=not _is_on_this_machine(endpoint.host),
             headers={"User-Agent": "sessiond"},
+            # None are kept: what a provider sets would be state of a session that is not on record.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
         raise ConfigurationError(

@@ -62,6 +62,17 @@ class Secret:
             text = text.replace(key, REDACTED)
         return text
 
+    def out_of_json(self, text: str) -> str:
+        """Return JSON text of a model, well-formed or not, with the key replaced.
+
+        Also where it is spelled with escapes: there it is not the key yet, and becomes it as
+        soon as a tool parses its arguments. Nothing else of the text changes.
+        """
+        text, key = self.out_of_text(text), self._key
+        if key is None or len(key) < MIN_SEARCHED_CHARS or "\\" not in text:
+            return text
+        return re.sub("".join(map(_spelled, key)), REDACTED, text)
+
     def out_of_value(self, value: JsonValue) -> JsonValue:
         """Return model output with the key replaced in every string, names of members included.
 
@@ -81,3 +92,8 @@ class Secret:
         """Return foreign words about an error with the key replaced, however short it is."""
         text = self.out_of_text(text)
         return text if self._key is None else text.replace(self._key, REDACTED)
+
+
+def _spelled(character: str) -> str:
+    """Return a pattern of all the ways in which JSON text can spell a character."""
+    return rf"(?:\\?{re.escape(character)}|\\u(?i:{ord(character):04x}))"
