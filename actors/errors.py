@@ -188,10 +188,6 @@ class ServiceConflict(KernelError):
     """The key has a provider in that realm already."""
 
 
-class ServiceMissing(KernelError):
-    """No ACTIVE plugin provides the service."""
-
-
 class ContextClosed(KernelError):
     """The plugin is neither loading nor active, so nothing can be done in its name."""
 

@@ -45,7 +45,8 @@ BEGIN SELECT RAISE(ABORT, 'events are never deleted'); END""",
 )
 
 _MAGIC = b"SQLite format 3\x00"  # this and the offsets: sqlite.org/fileformat.html, section 1.3
-_VERSION_AT, _APPLICATION_AT, _HEADER_BYTES = 60, 68, 100
+_FORMATS_AT, _VERSION_AT, _APPLICATION_AT, _HEADER_BYTES = 18, 60, 68, 100
+_KNOWN_FORMATS = {1, 2}  # rollback journal, WAL; SQLite does not write what says more
 _JOURNAL_PAGES_AT = 16  # the same page, section 3
 
 
@@ -71,6 +72,7 @@ def first_look(path: Path) -> tuple[Path, Contents]:
     try:
         real = path.resolve()
         header = _header(real, path)
+        _refuse_odd_companions(real, path)
         if not header:
             refuse_orphans(real, path)
             return real, Contents.NOTHING
@@ -80,6 +82,8 @@ def first_look(path: Path) -> tuple[Path, Contents]:
         raise StoreError(f"cannot be read: {error.strerror}", path) from error
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise StoreError("is not a SQLite file", path)
+    if not set(header[_FORMATS_AT : _FORMATS_AT + 2]) <= _KNOWN_FORMATS:
+        raise StoreError("was written by a SQLite that is newer than this one", path)
     application_id = int.from_bytes(header[_APPLICATION_AT : _APPLICATION_AT + 4], "big")
     version = int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big")
     return real, judge(application_id, version, path)
@@ -98,6 +102,17 @@ def _header(real: Path, path: Path) -> bytes:
     refuse_hard_links(status, path)
     with real.open("rb") as file:
         return file.read(_HEADER_BYTES)
+
+
+def _refuse_odd_companions(real: Path, path: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside = real.with_name(real.name + suffix)
+        try:
+            mode = beside.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(mode):  # a pipe would be waited for, a link lead elsewhere
+            raise StoreError(f"{beside.name} beside it is not a regular file", path)
 
 
 def refuse_hard_links(status: os.stat_result, path: Path) -> None:
@@ -186,17 +201,24 @@ def check_layout(connection: sqlite3.Connection, path: Path) -> Contents:
     return contents
 
 
-def _definitions(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str | None]]:
-    # What ANALYZE leaves behind is harmless; any other addition could change what an INSERT does.
-    rows = connection.execute(
-        "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'"
-    )
+def _definitions(connection: sqlite3.Connection) -> frozenset[tuple[bytes | None, ...]]:
+    # In a damaged file these columns may be of any type, and hold no text of any encoding.
+    before, connection.text_factory = connection.text_factory, bytes
+    try:
+        # What ANALYZE leaves behind is harmless; any other addition could change what an INSERT
+        # does.
+        rows = connection.execute(
+            """SELECT type, name, typeof(sql), sql FROM sqlite_schema
+               WHERE NOT (type = 'table' AND name IN ('sqlite_stat1', 'sqlite_stat4'))"""
+        ).fetchall()
+    finally:
+        connection.text_factory = before
     # Another layout of the same text means the same.
-    return frozenset((kind, name, sql and " ".join(sql.split())) for kind, name, sql in rows)
+    return frozenset((*head, sql and b" ".join(sql.split())) for *head, sql in rows)
 
 
 @cache
-def _our_definitions() -> frozenset[tuple[str, str, str | None]]:
+def _our_definitions() -> frozenset[tuple[bytes | None, ...]]:
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in CREATE_STATEMENTS:
             connection.execute(statement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from attrs import define
@@ -43,12 +44,13 @@ class OwnerLock:
         try:
             descriptor = os.open(
                 real.with_name(real.name + LOCK_SUFFIX),
-                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
                 0o600,
             )
         except OSError as error:
             raise StoreError(f"cannot write the lock file: {error.strerror}", path) from error
         try:
+            _refuse_another_file(os.fstat(descriptor), path)
             _lock(descriptor, path)
             if real.exists():
                 refuse_hard_links(real.stat(), path)
@@ -83,6 +85,14 @@ def _make_parents(directory: Path) -> None:
         # One by one: with ``parents=True`` the mode is the last one's alone.
         place.mkdir(mode=0o700, exist_ok=True)
         sync(place.parent, os.O_RDONLY)  # or power loss could take away all that is put inside
+
+
+def _refuse_another_file(status: os.stat_result, path: Path) -> None:
+    """Refuse what is no lock file of ours: it is about to be written to."""
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError("its lock file is not a regular file", path)
+    if status.st_nlink > 1:  # the database itself, for one
+        raise StoreError(f"its lock file has {status.st_nlink} hard links", path)
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -19,7 +19,7 @@ from actors.layout import Contents, check_layout, first_look, refuse_orphans
 from actors.rows import Row, describe, primary_code, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -27,7 +27,7 @@ PAGE_ROWS = 1000
 
 _COLUMN_TYPES = (str, int, int, str, str, str, bytes)
 _PAGE = """SELECT session_id, sequence, format_version, recorded_at, event_type, payload, digest
-           FROM session_events WHERE session_id = ? AND sequence > ? ORDER BY sequence LIMIT ?"""
+           FROM session_events WHERE session_id = ? AND sequence >= ? ORDER BY sequence LIMIT ?"""
 _LAST = "SELECT coalesce(max(sequence), 0) FROM session_events WHERE session_id = ?"
 # One step of the index a session, rather than a look at every row.
 _SESSIONS = """WITH RECURSIVE ids(id) AS (
@@ -39,7 +39,11 @@ _SESSIONS = """WITH RECURSIVE ids(id) AS (
 # (session id, last sequence) of each session, by the same steps.
 _ENDS = f"""SELECT id, (SELECT max(sequence) FROM session_events WHERE session_id = id)
             FROM ({_SESSIONS})"""  # noqa: S608 (a constant of this module)
-_LEAST_SEQUENCE = -(2**63)
+_LEAST_SEQUENCE, _GREATEST_SEQUENCE = -(2**63), 2**63 - 1
+# (session id, digest of its first row) of each session.
+_FIRSTS = f"""SELECT id, (SELECT digest FROM session_events WHERE session_id = id AND sequence = 1)
+              FROM ({_SESSIONS})"""  # noqa: S608 (a constant of this module)
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat.html, section 3
 _BACKUP_PAGES = 1024
 # What SQLite says where it may not make its -shm; a busy file is another matter.
 _NO_SHM = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
@@ -95,7 +99,9 @@ class Reader:
         Raises:
             StoreError: the file cannot be read, or a column has another type than it must.
         """
-        start = _LEAST_SEQUENCE if after is None else after
+        start = _LEAST_SEQUENCE if after is None else after + 1
+        if start > _GREATEST_SEQUENCE:
+            return []
         rows = [
             Row(*columns)
             for columns in self._fetch(_PAGE, session_id, start, min(limit, PAGE_ROWS))
@@ -161,7 +167,7 @@ class Reader:
     def _fetch(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot be read: {describe(error)}", self.path) from error
 
 
@@ -202,11 +208,14 @@ def _connect_and_look(
 ) -> tuple[sqlite3.Connection, Contents]:
     try:
         connection = _connect(real, path, owned)
-        return connection, check_layout(connection, path)
-    except sqlite3.Error as error:
+        contents = check_layout(connection, path)
+        if contents is Contents.OURS:
+            _refuse_foreign_companions(connection, real, path)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(f"cannot be read: {describe(error)}", path) from error
     except OSError as error:  # from making a private copy
         raise StoreError(f"cannot be read: {error.strerror}", path) from error
+    return connection, contents
 
 
 def _connect(real: Path, path: Path, owned: ExitStack) -> sqlite3.Connection:
@@ -218,7 +227,11 @@ def _connect(real: Path, path: Path, owned: ExitStack) -> sqlite3.Connection:
     beside it. (That last first would be wrong: it does not look at the ``-wal``.)
     """
     if _size(real, "-journal") > 0:
-        return _open(_private_copy(real, "-journal", owned), "rw", owned)
+        if _size(real, "-wal") > 0 and _is_journal(real):
+            raise StoreError(
+                "has both a -journal and a -wal: one of them is not its own; move it away", path
+            )
+        return _open(_private_copy(real, ("-journal", "-wal"), owned), "rw", owned)
     try:
         return _open(real, "ro", owned)
     except sqlite3.OperationalError as error:
@@ -227,7 +240,7 @@ def _connect(real: Path, path: Path, owned: ExitStack) -> sqlite3.Connection:
         if _size(real, "-wal") == 0:
             return _open(real, "ro&immutable=1", owned)
         if not real.with_name(real.name + "-shm").exists():
-            return _open(_private_copy(real, "-wal", owned), "rw", owned)
+            return _open(_private_copy(real, ("-wal",), owned), "rw", owned)
         raise StoreError(
             f"cannot be read ({describe(error)}): it is open elsewhere, and its directory "
             "cannot be written here",
@@ -260,10 +273,37 @@ def _size(real: Path, suffix: str) -> int:
         return 0
 
 
-def _private_copy(real: Path, suffix: str, owned: ExitStack) -> Path:
+def _is_journal(real: Path) -> bool:
+    """Tell whether the ``-journal`` is one that SQLite would play back, and not just bytes."""
+    with real.with_name(real.name + "-journal").open("rb") as file:
+        return file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC
+
+
+def _refuse_foreign_companions(connection: sqlite3.Connection, real: Path, path: Path) -> None:
+    """Refuse a ``-wal`` or ``-journal`` that makes another database of the file.
+
+    SQLite plays in whatever fits the page size, and the other database may be as sound as this
+    one. But the first row of a session never changes: the file alone, as far as it can be read
+    without what is beside it, must agree with both together on one at least.
+    """
+    if _size(real, "-wal") == 0 and _size(real, "-journal") == 0:
+        return
+    try:
+        with ExitStack() as owned:
+            alone = dict(_open(real, "ro&immutable=1", owned).execute(_FIRSTS).fetchall())
+    except (sqlite3.Error, UnicodeDecodeError):
+        return  # a kill in the middle of a checkpoint leaves the file alone torn
+    together = dict(connection.execute(_FIRSTS).fetchall())
+    if alone and not alone.items() & together.items():
+        raise StoreError("the -wal or -journal beside it belongs to another database", path)
+
+
+def _private_copy(real: Path, suffixes: Iterable[str], owned: ExitStack) -> Path:
     directory = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="sessiond-")))
-    for name in (real.name, real.name + suffix):
-        shutil.copyfile(real.with_name(name), directory / name)
+    for suffix in ("", *suffixes):
+        source = real.with_name(real.name + suffix)
+        if source.exists():
+            shutil.copyfile(source, directory / source.name)
     return directory / real.name
 
 
@@ -272,7 +312,7 @@ def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
     # by the index.
     try:
         ((verdict,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(f"is damaged: {describe(error)}", path) from error
     if verdict != "ok":
         raise StoreError(f"is damaged: {' '.join(str(verdict).split())}", path)

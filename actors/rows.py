@@ -22,10 +22,16 @@ class Row(NamedTuple):
     digest: bytes
 
 
-def describe(error: sqlite3.Error) -> str:
-    """Return SQLite's words for an error, with its symbolic name where it has one."""
+def describe(error: sqlite3.Error | UnicodeDecodeError) -> str:
+    """Return SQLite's words for an error in one line, with its symbolic name where it has one.
+
+    Words that quote a damaged file may not even be text: Python then has an error of its own.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "it holds text that is no UTF-8"
     name = getattr(error, "sqlite_errorname", None)
-    return f"{error} ({name})" if name else str(error)
+    words = " ".join(str(error).split())
+    return f"{words} ({name})" if name else words
 
 
 def primary_code(error: sqlite3.Error) -> int:

@@ -167,7 +167,7 @@ def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> S
         if contents is Contents.NOTHING:
             create(real)
         connection = connect(real)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
     except OSError as error:
         raise StoreError(f"cannot be written: {error.strerror}", path) from error
@@ -176,7 +176,7 @@ def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> S
             _define(connection)
         _make_durable(connection, path)
         _check_last(connection, session_id, last, path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
     except BaseException:

@@ -167,6 +167,42 @@ async def test_what_goes_wrong_at_the_end_is_told_to_the_observer() -> None:
     assert fiber.state == "DISPOSED"
 
 
+async def test_tasks_end_before_dependents_unload() -> None:
+    """A task that takes its time to end keeps all else standing: dependents, then effects."""
+    trace: list[str] = []
+    go = trio.Event()
+
+    async def set_up(context: Context, behaviour: Behaviour) -> None:
+        async def work() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await go.wait()
+                trace.append("task")
+
+        await plugin("a").setup(context, behaviour)
+        context.start_soon(work)
+
+    async with open_runtime() as runtime:
+        fiber = runtime.mount(Plugin("a", set_up), Behaviour(trace, ("s",), effects=("x",)))
+        runtime.mount(plugin("b", ("s",)), Behaviour(trace, effects=("x",)))
+        await runtime.wait_settled()
+        trace.clear()
+        fiber.ask_to_unmount()
+        await wait_all_tasks_blocked()
+        assert states(runtime) == {"a": "UNLOADING", "b": "ACTIVE"}
+        assert runtime.inspect().fibers[0].tasks == (work_name(set_up),)
+        go.set()
+        await runtime.until(lambda: fiber.state == "DISPOSED")
+        assert trace == ["task", "-b.x", "-a.x"]
+
+
+def work_name(set_up: Callable[..., object]) -> str:
+    """Return what a task that is called ``work`` within a setup is known as."""
+    return f"{set_up.__qualname__}.<locals>.work"
+
+
 async def test_errors_of_a_life_and_of_its_undoing_come_together() -> None:
     """The crash, what another task raised when it was cancelled, and what an effect raised."""
 

@@ -78,7 +78,8 @@ def require_session(reader: Reader, session_id: str) -> None:
     """
     found = reader.session_ids()
     if session_id not in found:
-        held = f"it holds {', '.join(found)}" if found else "it holds none"
+        names = [each if is_identifier(each) else f"{each!r:.80}" for each in found]
+        held = f"it holds {', '.join(names)}" if names else "it holds none"
         raise StoreError(f"there is no session {session_id}; {held}", reader.path)
 
 

@@ -1,9 +1,8 @@
 """The fibers of one process, their services and hooks, and a picture of them."""
 
-from __future__ import annotations
-
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 from attrs import frozen
@@ -14,11 +13,8 @@ from actors.kernel.fibers import Fiber, Place, Plugin, Realms, Service, State
 from actors.kernel.hooks import Hooks
 from actors.tasks import running_beside
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
 C = TypeVar("C")
-_NEWS_OF_THE_END = (trio.Cancelled, ContextClosed, Unmounted)
+NEWS_OF_THE_END = (trio.Cancelled, ContextClosed, Unmounted)
 
 
 @frozen
@@ -68,7 +64,6 @@ class Runtime:
         """In the order of mounting, without the root and those that are gone."""
         self.services: dict[Place, Service] = {}
         self.failures: list[BaseException] = []
-        self.block = trio.CancelScope()
         self.on_move = on_move
         self._changed = trio.Event()
         self._mounted_n = 0
@@ -143,9 +138,8 @@ class Runtime:
         self._changed = trio.Event()
 
     def fail(self, failure: BaseException) -> None:
-        """End the block and unmount everything: what cannot be done without has failed."""
+        """Unmount everything: what cannot be done without has failed."""
         self.failures.append(failure)
-        self.block.cancel()
         self.root.ask_to_unmount()
 
 
@@ -159,22 +153,27 @@ async def open_runtime(
     """Run plugins while the block runs; then unmount them all, dependents first.
 
     ``on_move`` is called after each move of a fiber and must not raise. Cancelled, everything is
-    unmounted in the same order, shielded. When an essential plugin fails, the block is cancelled,
-    everything is unmounted, and what the plugin failed with is raised; a group, if that is not all.
+    unmounted in the same order, shielded. When an essential plugin fails, everything is unmounted,
+    the block is cancelled, and what the plugin failed with is raised; a group, if that is not all.
     """
-    runtime = Runtime(on_move)
+    runtime, block = Runtime(on_move), trio.CancelScope()
     failures = runtime.failures
+
+    async def run() -> None:
+        await runtime.root.run()
+        block.cancel()
+
     try:
-        async with running_beside(runtime.root.run, runtime.root.ask_to_unmount):
+        async with running_beside(run, runtime.root.ask_to_unmount):
             await runtime.until(lambda: runtime.root.state == "ACTIVE")
-            with runtime.block:
+            with block:
                 yield runtime
     except BaseException as error:
         if not failures:
             raise
         # How the block learned of the end is no failure of its own.
         rest = BaseExceptionGroup("", [error]).split(
-            lambda each: each in failures or isinstance(each, _NEWS_OF_THE_END)
+            lambda each: each in failures or isinstance(each, NEWS_OF_THE_END)
         )[1]
         failures += rest.exceptions if rest is not None else ()
     if len(failures) > 1:
