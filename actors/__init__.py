@@ -9,14 +9,15 @@ codec         event to strict JSON text and back; the digest of a row
 history       the model history: which messages an event adds, and their running hash
 transcript    the transcript: which entry an event adds
 turns         the rules that tie events together, and what an unfinished Turn owes
-snapshot      the session in memory, and immutable O(1) views of it
 rows          a stored row, and SQLite's errors in words
+snapshot      the session in memory, and immutable O(1) views of it
 layout        what a database of ours looks like
 owner_lock    one Host a file
 reader        the SQLite file, read-only
 store         the SQLite file, opened for writing
 replay        stored rows back into a checked session
 tasks         a task that runs beside a block of code, and ends after it
+worker        a thread that makes one task's blocking calls
 kernel        plugins that come and go: services, effects, hooks
 writer        the one task that commits, replies and publishes
 session_log   what others hold of all this
@@ -25,6 +26,7 @@ builtin_tools the tools that come with sessiond: clock and recall
 routes        the adapter protocol, and the table of routes
 providers     the model adapters
 turn_hooks    the points of a Step at which plugins take part
+recording     appending an event, and the log line that tells of it
 agent         the Turn
 invocations   the queue of Turns
 plugins       all of this as plugins

@@ -16,6 +16,7 @@ from actors import strict_json
 from actors.errors import NotStrictJson, RejectedEvent
 from actors.events import (
     AssistantMessageCommitted,
+    Envelope,
     Event,
     HistoryRef,
     InlineMessages,
@@ -46,7 +47,6 @@ from actors.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.events import Envelope
 
 FORMAT_VERSION = 0
 """The version of the payloads' format; there is no other yet."""
@@ -54,6 +54,11 @@ FORMAT_VERSION = 0
 Payload = dict[str, JsonValue]
 _Decoded = dict[str, Any]  # a payload that fits its schema: each member is what the schema says
 
+# Nothing before the payload needs an escape: an identifier, digits, a time, a tag.
+_wire_head = re.compile(
+    r'{"session_id":"([^"]*)","sequence":([0-9]+),"recorded_at":"([^"]*)","type":"([^"]*)",'
+    r'"payload":'
+)
 _recorded_at = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z", re.ASCII
 )
@@ -90,17 +95,51 @@ def decode_event(event_type: str, payload_text: str) -> Event:
     Raises:
         RejectedEvent: the tag is unknown, or the text is not strict JSON of the tag's schema.
     """
-    build = _FROM_PAYLOAD.get(event_type)
-    if build is None:
+    return checked_event(event_type, payload_text)[0]
+
+
+def checked_event(event_type: str, text: str) -> tuple[Event, str]:
+    """Return what :func:`decode_event` does, and the text that :func:`encode_event` has for it.
+
+    That is ``text`` itself unless another program wrote it, in its own spelling.
+
+    Raises:
+        RejectedEvent: as :func:`decode_event` does.
+    """
+    payload, is_compact = _checked_payload(event_type, text)
+    cut = _cut_event(event_type, payload, text) if is_compact else None
+    if cut is not None:
+        return cut, text
+    event = _FROM_PAYLOAD[event_type](payload)
+    return event, payload_text(event)
+
+
+def checked_chunk(text: str) -> str:
+    """Check a chunk's payload text as :func:`checked_event` does; return only the text.
+
+    Raises:
+        RejectedEvent: as :func:`decode_event` does.
+    """
+    payload, is_compact = _checked_payload(ModelChunkRecorded.tag, text)
+    # The schema's pattern for a step_id is that of the event's constructor.
+    if is_compact and text.startswith(_chunk_head(payload["step_id"])):
+        return text
+    return payload_text(_to_chunk(payload))
+
+
+def _checked_payload(event_type: str, text: str) -> tuple[_Decoded, bool]:
+    """Return the payload, which fits its schema, and whether its text is compact."""
+    if event_type not in _FROM_PAYLOAD:
         raise RejectedEvent(f"unknown event type {event_type!r:.80}")
     try:
-        payload, is_compact = strict_json.parse(payload_text)
+        payload, is_compact = strict_json.parse(text)
     except NotStrictJson as error:
         raise RejectedEvent(f"{event_type}: {error}") from error
     fault = payload_fault(event_type, payload)
     if fault is not None:
         raise RejectedEvent(f"{event_type}: {fault}")
-    return build(cast("_Decoded", payload), payload_text if is_compact else None)
+    decoded: Any = payload
+    return decoded, is_compact
 
 
 def payload_text(event: Event) -> str:
@@ -133,6 +172,7 @@ def _head(event: Event) -> str:
     return _result_head(event.step_id, event.call_id)
 
 
+@lru_cache(maxsize=16)  # a Step's chunks come together
 def _chunk_head(step_id: str) -> str:
     return f'{{"step_id":{quote(step_id)},"chunk":'
 
@@ -149,11 +189,24 @@ def _around_held(event: Event) -> Payload:
     return {"step_id": event.step_id, "call_id": event.call_id, "result": None}
 
 
-def _json_after(head: str, value: JsonValue, compact_text: str | None) -> Json:
-    """Return the Json that a payload's text ends with: cut out where the text is compact."""
-    if compact_text is not None and compact_text.startswith(head):
-        return Json.trusted(compact_text[len(head) : -1])
-    return Json.of(value)
+def _cut_event(event_type: str, payload: _Decoded, text: str) -> Event | None:
+    """Return the event that holds a Json, with that cut out of the compact text of its payload.
+
+    None for another event, and where the text is not as :func:`payload_text` writes it.
+    """
+    if event_type == ModelChunkRecorded.tag:
+        step_id = payload["step_id"]
+        head = _chunk_head(step_id)
+        if text.startswith(head):
+            return ModelChunkRecorded(step_id, Json.trusted(text[len(head) : -1]))
+    elif event_type == ToolExecutionCompleted.tag:
+        step_id, call_id = payload["step_id"], payload["call_id"]
+        head = _result_head(step_id, call_id)
+        if text.startswith(head):
+            return ToolExecutionCompleted(
+                step_id, call_id, result=Json.trusted(text[len(head) : -1])
+            )
+    return None
 
 
 def payload_value(event: Event) -> Payload:
@@ -174,12 +227,38 @@ def envelope_value(envelope: Envelope) -> Payload:
 
 def envelope_json(envelope: Envelope) -> str:
     """Return :func:`envelope_value` as compact JSON text."""
-    payload = payload_text(envelope.event)
-    return (
-        f'{{"session_id":{quote(envelope.session_id)},"sequence":{envelope.sequence},'
-        f'"recorded_at":{quote(envelope.recorded_at)},"type":{quote(envelope.event.tag)},'
-        f'"payload":{payload}}}'
+    event = envelope.event
+    return wire_text(
+        envelope.session_id, envelope.sequence, envelope.recorded_at, event.tag, payload_text(event)
     )
+
+
+def wire_text(
+    session_id: str, sequence: int, recorded_at: str, event_type: str, payload: str
+) -> str:
+    """Return an envelope's compact JSON text, put together from its parts and payload text."""
+    return (
+        f'{{"session_id":{quote(session_id)},"sequence":{sequence},'
+        f'"recorded_at":{quote(recorded_at)},"type":{quote(event_type)},"payload":{payload}}}'
+    )
+
+
+def known_envelope(text: str, digest: bytes) -> Envelope:
+    """Return the envelope of a text that :func:`wire_text` made for a stored row; not checked.
+
+    ``digest`` is the row's, which the text does not hold.
+    """
+    match = _wire_head.match(text)
+    assert match is not None  # it is one of ours
+    session_id, sequence, recorded_at, event_type = match.groups()
+    event = _known_event(event_type, text[match.end() : -1])
+    return Envelope(session_id, int(sequence), recorded_at, event, digest)
+
+
+def _known_event(event_type: str, text: str) -> Event:
+    payload = cast("_Decoded", strict_json.parse_trusted(text))
+    cut = _cut_event(event_type, payload, text)
+    return _FROM_PAYLOAD[event_type](payload) if cut is None else cut
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -216,16 +295,10 @@ def row_digest(
     ``previous`` is the digest of the row before, None for a session's first row. Nothing but
     the payload can hold a line break, and that comes last, so the joined text is unambiguous.
     """
-    text = "\n".join(
-        (
-            "" if previous is None else previous.hex(),
-            session_id,
-            str(sequence),
-            str(format_version),
-            recorded_at,
-            event_type,
-            payload,
-        )
+    before = "" if previous is None else previous.hex()
+    text = (
+        f"{before}\n{session_id}\n{sequence}\n{format_version}\n{recorded_at}\n{event_type}\n"
+        f"{payload}"
     )
     return hashlib.sha256(text.encode()).digest()
 
@@ -331,12 +404,12 @@ def _message(value: _Decoded) -> Message:
     return _assistant_message(value)
 
 
-def _to_input(payload: _Decoded, _text: str | None) -> UserInputAccepted:
+def _to_input(payload: _Decoded) -> UserInputAccepted:
     messages = tuple(UserMessage(message["content"]) for message in payload["messages"])
     return UserInputAccepted(payload["turn_id"], payload["invocation_id"], messages)
 
 
-def _to_request(payload: _Decoded, _text: str | None) -> ModelRequestRecorded:
+def _to_request(payload: _Decoded) -> ModelRequestRecorded:
     route, messages = payload["route"], payload["messages"]
     tools = (
         ToolSpec(tool["name"], tool["description"], Json.of(tool["parameters"]))
@@ -355,12 +428,11 @@ def _to_request(payload: _Decoded, _text: str | None) -> ModelRequestRecorded:
     )
 
 
-def _to_chunk(payload: _Decoded, text: str | None) -> ModelChunkRecorded:
-    head = _chunk_head(payload["step_id"])
-    return ModelChunkRecorded(payload["step_id"], _json_after(head, payload["chunk"], text))
+def _to_chunk(payload: _Decoded) -> ModelChunkRecorded:
+    return ModelChunkRecorded(payload["step_id"], Json.of(payload["chunk"]))
 
 
-def _to_answer(payload: _Decoded, _text: str | None) -> AssistantMessageCommitted:
+def _to_answer(payload: _Decoded) -> AssistantMessageCommitted:
     usage = payload.get("usage")
     return AssistantMessageCommitted(
         payload["step_id"],
@@ -370,25 +442,23 @@ def _to_answer(payload: _Decoded, _text: str | None) -> AssistantMessageCommitte
     )
 
 
-def _to_started(payload: _Decoded, _text: str | None) -> ToolExecutionStarted:
+def _to_started(payload: _Decoded) -> ToolExecutionStarted:
     return ToolExecutionStarted(payload["step_id"], _call(payload["call"]))
 
 
-def _to_completed(payload: _Decoded, text: str | None) -> ToolExecutionCompleted:
+def _to_completed(payload: _Decoded) -> ToolExecutionCompleted:
     if "error" in payload:
         error = ErrorInfo(payload["error"]["code"], payload["error"]["message"])
         return ToolExecutionCompleted(payload["step_id"], payload["call_id"], error=error)
-    head = _result_head(payload["step_id"], payload["call_id"])
-    result = _json_after(head, payload["result"], text)
+    result = Json.of(payload["result"])
     return ToolExecutionCompleted(payload["step_id"], payload["call_id"], result=result)
 
 
-def _to_failed(payload: _Decoded, _text: str | None) -> StepFailed:
+def _to_failed(payload: _Decoded) -> StepFailed:
     return StepFailed(payload["step_id"], payload["code"], payload["message"])
 
 
-# With the payload's text, where that is compact.
-_FROM_PAYLOAD: dict[str, Callable[[_Decoded, str | None], Event]] = {
+_FROM_PAYLOAD: dict[str, Callable[[_Decoded], Event]] = {
     UserInputAccepted.tag: _to_input,
     ModelRequestRecorded.tag: _to_request,
     ModelChunkRecorded.tag: _to_chunk,

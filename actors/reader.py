@@ -12,20 +12,23 @@ import sqlite3
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from actors.codec import row_digest
 from actors.errors import StoreError
 from actors.layout import Contents, check_layout, first_look, refuse_orphans
 from actors.rows import Row, describe, primary_code, sync
+from actors.strict_json import is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
 PAGE_ROWS = 1000
 
 _COLUMN_TYPES = (str, int, int, str, str, str, bytes)
+_TYPES = (), tuple({kind} for kind in _COLUMN_TYPES)  # of no rows, of some
 _PAGE = """SELECT session_id, sequence, format_version, recorded_at, event_type, payload, digest
            FROM session_events WHERE session_id = ? AND sequence >= ? ORDER BY sequence LIMIT ?"""
 _LAST = "SELECT coalesce(max(sequence), 0) FROM session_events WHERE session_id = ?"
@@ -40,9 +43,10 @@ _SESSIONS = """WITH RECURSIVE ids(id) AS (
 _ENDS = f"""SELECT id, (SELECT max(sequence) FROM session_events WHERE session_id = id)
             FROM ({_SESSIONS})"""  # noqa: S608 (a constant of this module)
 _LEAST_SEQUENCE, _GREATEST_SEQUENCE = -(2**63), 2**63 - 1
-# (session id, digest of its first row) of each session.
-_FIRSTS = f"""SELECT id, (SELECT digest FROM session_events WHERE session_id = id AND sequence = 1)
-              FROM ({_SESSIONS})"""  # noqa: S608 (a constant of this module)
+# A session's last row up to a sequence, and the one before it.
+_UP_TO = """SELECT session_id, sequence, format_version, recorded_at, event_type, payload, digest
+            FROM session_events WHERE session_id = ? AND sequence <= ?
+            ORDER BY sequence DESC LIMIT 2"""
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat.html, section 3
 _BACKUP_PAGES = 1024
 # What SQLite says where it may not make its -shm; a busy file is another matter.
@@ -102,16 +106,27 @@ class Reader:
         start = _LEAST_SEQUENCE if after is None else after + 1
         if start > _GREATEST_SEQUENCE:
             return []
-        rows = [
-            Row(*columns)
-            for columns in self._fetch(_PAGE, session_id, start, min(limit, PAGE_ROWS))
-        ]
-        for row in rows:
-            if tuple(map(type, row)) != _COLUMN_TYPES:
-                raise StoreError(
-                    f"row {row.sequence!r:.40} has a column of a wrong type", self.path
-                )
-        return rows
+        page = session_id, start, min(limit, PAGE_ROWS)
+        try:
+            rows = self._fetch_text(_PAGE, *page)
+        except (sqlite3.Error, UnicodeDecodeError):
+            rows = self._fetch(_PAGE, *page)  # as it is, or to say what is wrong
+        # By the column: one set of types each, whatever the number of rows.
+        if tuple(set(map(type, column)) for column in zip(*rows, strict=True)) not in _TYPES:
+            self._refuse_types(rows)
+        return list(map(Row._make, rows))
+
+    def _fetch_text(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        # Python decodes by itself what is plain UTF-8; to ask _text takes as long as all the rest.
+        self._connection.text_factory = str
+        try:
+            return self._connection.execute(query, parameters).fetchall()
+        finally:
+            self._connection.text_factory = _text
+
+    def _refuse_types(self, rows: Iterable[tuple[Any, ...]]) -> NoReturn:
+        columns = next(columns for columns in rows if tuple(map(type, columns)) != _COLUMN_TYPES)
+        raise StoreError(f"row {columns[1]!r:.40} has a column of a wrong type", self.path)
 
     def backup(self, destination: Path, progress: Callable[[int, int], None] | None = None) -> None:
         """Write a consistent copy of the whole file to ``destination``, mode 0600.
@@ -207,10 +222,15 @@ def _connect_and_look(
     real: Path, path: Path, owned: ExitStack
 ) -> tuple[sqlite3.Connection, Contents]:
     try:
-        connection = _connect(real, path, owned)
-        contents = check_layout(connection, path)
-        if contents is Contents.OURS:
-            _refuse_foreign_companions(connection, real, path)
+        with ExitStack() as beside:
+            # Before all else: a Host may go on meanwhile, and what it commits only adds to it.
+            alone = _open_alone(real, beside)
+            marks = [] if alone is None else _marks(alone)
+            connection = _connect(real, path, owned)
+            contents = check_layout(connection, path)
+            if alone is not None:
+                together = connection if contents is Contents.OURS else None
+                _refuse_foreign_companions(marks, alone, together, real, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(f"cannot be read: {describe(error)}", path) from error
     except OSError as error:  # from making a private copy
@@ -227,7 +247,7 @@ def _connect(real: Path, path: Path, owned: ExitStack) -> sqlite3.Connection:
     beside it. (That last first would be wrong: it does not look at the ``-wal``.)
     """
     if _size(real, "-journal") > 0:
-        if _size(real, "-wal") > 0 and _is_journal(real):
+        if _size(real, "-wal") > 0 and _has_journal(real):
             raise StoreError(
                 "has both a -journal and a -wal: one of them is not its own; move it away", path
             )
@@ -273,29 +293,100 @@ def _size(real: Path, suffix: str) -> int:
         return 0
 
 
-def _is_journal(real: Path) -> bool:
-    """Tell whether the ``-journal`` is one that SQLite would play back, and not just bytes."""
+def _has_journal(real: Path) -> bool:
+    """Tell whether there is a ``-journal`` that SQLite would play back, and not just bytes."""
+    if _size(real, "-journal") == 0:
+        return False
     with real.with_name(real.name + "-journal").open("rb") as file:
         return file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC
 
 
-def _refuse_foreign_companions(connection: sqlite3.Connection, real: Path, path: Path) -> None:
-    """Refuse a ``-wal`` or ``-journal`` that makes another database of the file.
-
-    SQLite plays in whatever fits the page size, and the other database may be as sound as this
-    one. But the first row of a session never changes: the file alone, as far as it can be read
-    without what is beside it, must agree with both together on one at least.
-    """
-    if _size(real, "-wal") == 0 and _size(real, "-journal") == 0:
-        return
+def _open_alone(real: Path, owned: ExitStack) -> sqlite3.Connection | None:
+    """Open the file without what is beside it; None if nothing is, or if that cannot be done."""
+    if _size(real, "-wal") == 0 and not _has_journal(real):
+        return None
     try:
-        with ExitStack() as owned:
-            alone = dict(_open(real, "ro&immutable=1", owned).execute(_FIRSTS).fetchall())
+        return _open(real, "ro&immutable=1", owned)
     except (sqlite3.Error, UnicodeDecodeError):
-        return  # a kill in the middle of a checkpoint leaves the file alone torn
-    together = dict(connection.execute(_FIRSTS).fetchall())
-    if alone and not alone.items() & together.items():
-        raise StoreError("the -wal or -journal beside it belongs to another database", path)
+        return None  # a kill in the middle of a checkpoint leaves the file alone torn
+
+
+def _marks(alone: sqlite3.Connection) -> list[Row]:
+    """Return what the file by itself shows of each session: its last row, or else its first.
+
+    A row that is torn is none of them, nor one that cannot be reached.
+    """
+    try:
+        session_ids = [session_id for (session_id,) in alone.execute(_SESSIONS).fetchall()]
+    except (sqlite3.Error, UnicodeDecodeError):
+        return []
+    marks = [
+        _chained_row(alone, session_id, _GREATEST_SEQUENCE) or _chained_row(alone, session_id, 1)
+        for session_id in session_ids
+    ]
+    return [mark for mark in marks if mark is not None]
+
+
+def _chained_row(alone: sqlite3.Connection, session_id: object, up_to: int) -> Row | None:
+    """Return the session's last row up to a sequence, if its digest follows from the row before.
+
+    Then it was once committed as it is, however torn the file is. (Pages that a checkpoint had
+    not written yet when it was cut short may read as any bytes.)
+    """
+    try:
+        rows = [Row(*columns) for columns in alone.execute(_UP_TO, (session_id, up_to))]
+    except (sqlite3.Error, UnicodeError):  # the latter also of an id that is no text
+        return None
+    if not rows or any(tuple(map(type, row)) != _COLUMN_TYPES for row in rows):
+        return None
+    row, *before = rows
+    if not all(is_text(column) for column in row if isinstance(column, str)):
+        return None
+    expected = row_digest(before[0].digest if before else None, *row[:-1])
+    return row if row.digest == expected else None
+
+
+def _refuse_foreign_companions(
+    marks: Sequence[Row],
+    alone: sqlite3.Connection,
+    together: sqlite3.Connection | None,
+    real: Path,
+    path: Path,
+) -> None:
+    """Refuse a ``-wal`` or ``-journal`` of another database, or of a copy that went another way.
+
+    SQLite plays in whatever fits the page size, and what comes of it may be sound. But what a
+    checkpoint has copied is still in the ``-wal``: the whole, ``together`` (None if it has no
+    table), lacks no row that the file shows by itself. A ``-journal`` may take rows back; those
+    that it leaves must be the file's.
+    """
+    journal = _has_journal(real)
+    found = [_last_row(together, mark) for mark in marks]
+    pairs = list(zip(marks, found, strict=True))
+    if journal and any(found):
+        left = [row for row in found if row is not None]
+        own = (_chained_row(alone, row.session_id, row.sequence) for row in left)
+        pairs = [
+            (mark, row)
+            for mark, row in zip(own, left, strict=True)
+            if mark is not None and mark.sequence == row.sequence
+        ]
+    for mark, row in pairs:
+        if row != mark:
+            raise StoreError(
+                f"{real.name}{'-journal' if journal else '-wal'} beside it is not its own or is "
+                f"damaged: with it, event {mark.sequence} of session {mark.session_id!r:.80} is "
+                "another or none; bring back the right one or move that file away",
+                path,
+            )
+
+
+def _last_row(together: sqlite3.Connection | None, mark: Row) -> Row | None:
+    """Return the last row of a mark's session up to the mark; None if there is none."""
+    if together is None:
+        return None
+    columns = together.execute(_UP_TO, (mark.session_id, mark.sequence)).fetchone()
+    return None if columns is None else Row(*columns)
 
 
 def _private_copy(real: Path, suffixes: Iterable[str], owned: ExitStack) -> Path:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One stored row, its columns in their order."""
+    """One row as it is stored, its columns in their order."""
 
     session_id: str
     sequence: int

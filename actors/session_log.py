@@ -19,7 +19,7 @@ from actors.owner_lock import OwnerLock
 from actors.reader import PAGE_ROWS, is_fresh, open_reader
 from actors.replay import replay_rows
 from actors.snapshot import Snapshot, Timeline
-from actors.store import MemoryStore, Store, open_store
+from actors.store import MemoryStore, Store, open_store, tidy_up
 from actors.tasks import running_beside
 from actors.values import is_identifier
 from actors.writer import Health, Writer
@@ -154,9 +154,14 @@ async def _opened(
         return
     lock = await trio.to_thread.run_sync(OwnerLock.acquire, path)
     try:
-        other_session_ids = await _load(timeline, path, on_progress)
-        last = (timeline.next_sequence - 1, timeline.last_digest)
-        store = await trio.to_thread.run_sync(open_store, path, timeline.session_id, last)
+        try:
+            other_session_ids = await _load(timeline, path, on_progress)
+            last = (timeline.next_sequence - 1, timeline.last_digest)
+            store = await trio.to_thread.run_sync(open_store, path, timeline.session_id, last)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(tidy_up, path)
+            raise
         async with _closed_at_end(store):
             yield store, other_session_ids
     finally:

@@ -2,6 +2,11 @@
 
 :class:`Timeline` is the one mutable thing: lists that only ever grow at their end. Because of
 that a :class:`Snapshot` needs no copy: it remembers how long each list was.
+
+Events are kept as the UTF-8 texts that go over HTTP, and built anew for whoever asks for one.
+Most are chunks, which hardly anybody asks for; a text takes less memory than the objects, and
+costs Python's garbage collector nothing. Of objects, a full collection would visit every single
+one, and hold up the event loop for a tenth of a second in a long session.
 """
 
 from __future__ import annotations
@@ -12,7 +17,12 @@ from typing import TYPE_CHECKING, overload
 
 from attrs import evolve, field, frozen
 
-from actors.events import AssistantMessageCommitted, HistoryRef, ToolExecutionCompleted
+from actors.codec import known_envelope, wire_text
+from actors.events import (
+    AssistantMessageCommitted,
+    HistoryRef,
+    ToolExecutionCompleted,
+)
 from actors.history import messages_entering
 from actors.transcript import Entry, entry_for
 from actors.turns import Ledger
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
 
     from actors.events import Envelope, Event
     from actors.history import HistoryHash
+    from actors.rows import Row
     from actors.turns import OpenTurn, TurnRecord
     from actors.values import Message, ToolCall
 
@@ -33,7 +44,8 @@ class Timeline:
         self.session_id = session_id
         self.ledger = Ledger()
         """Judges the next event; a writer merges a batch into it just before publishing that."""
-        self._envelopes: list[Envelope] = []
+        self._wires: list[bytes] = []
+        self._digests: list[bytes] = []
         self._history: list[Message] = []
         self._transcript: list[Entry] = []
         self._open_calls: dict[str, ToolCall] = {}
@@ -42,32 +54,37 @@ class Timeline:
     @property
     def next_sequence(self) -> int:
         """The sequence that the next published event must have."""
-        return len(self._envelopes) + 1
+        return len(self._wires) + 1
 
     @property
     def last_digest(self) -> bytes | None:
         """The digest of the last event; None when there is none."""
-        return self._envelopes[-1].digest if self._envelopes else None
+        return self._digests[-1] if self._digests else None
 
-    def publish(self, envelope: Envelope) -> None:
+    def publish(self, row: Row, event: Event | None) -> None:
         """Make a committed event visible to every later snapshot.
+
+        ``row.payload`` is the text that :func:`~actors.codec.encode_event` has for ``event``. A
+        chunk may come as None: it enters no projection.
 
         Raises:
             ValueError: it is not the next one, which the caller must rule out.
         """
-        if envelope.sequence != self.next_sequence or envelope.session_id != self.session_id:
+        session_id, sequence, _, recorded_at, event_type, payload, digest = row
+        if sequence != len(self._wires) + 1 or session_id != self.session_id:
             raise ValueError(
-                f"{envelope.session_id!r} {envelope.sequence} cannot follow "
-                f"{self.session_id!r} {len(self._envelopes)}"
+                f"{session_id!r} {sequence} cannot follow {self.session_id!r} {len(self._wires)}"
             )
-        self._project(envelope)
-        self._envelopes.append(envelope)
+        if event is not None:
+            self._project(sequence, event)
+        wire = wire_text(session_id, sequence, recorded_at, event_type, payload)
+        self._wires.append(wire.encode())
+        self._digests.append(digest)
         self._snapshot = None
 
-    def _project(self, envelope: Envelope) -> None:
-        event: Event = envelope.event
+    def _project(self, sequence: int, event: Event) -> None:
         self._history.extend(messages_entering(event))
-        entry = entry_for(envelope, self._open_calls)
+        entry = entry_for(sequence, event, self._open_calls)
         if entry is not None:
             self._transcript.append(entry)
         # Only now: the entry of a completion is made from the call that it closes.
@@ -81,11 +98,12 @@ class Timeline:
         if self._snapshot is None:
             self._snapshot = Snapshot(
                 session_id=self.session_id,
-                last_sequence=len(self._envelopes),
+                last_sequence=len(self._wires),
                 digest=self.last_digest,
                 open_turn=self.ledger.open_turn,
                 turns_n=self.ledger.turns_n,
-                envelopes=self._envelopes,
+                wires=self._wires,
+                digests=self._digests,
                 history=self._history,
                 history_n=len(self._history),
                 history_hash=self.ledger.history_hash,
@@ -113,7 +131,8 @@ class Snapshot:
     turns_n: int
     """Inputs accepted so far."""
     # Shared with the Timeline, which only ever adds at the end: each is read up to its length.
-    _envelopes: list[Envelope] = field(alias="envelopes")
+    _wires: list[bytes] = field(alias="wires")
+    _digests: list[bytes] = field(alias="digests")
     _history: list[Message] = field(alias="history")
     _history_n: int = field(alias="history_n")
     _history_hash: HistoryHash = field(alias="history_hash")
@@ -125,8 +144,7 @@ class Snapshot:
         return self.last_sequence
 
     def __iter__(self) -> Iterator[Envelope]:
-        for index in range(self.last_sequence):
-            yield self._envelopes[index]
+        return map(self._envelope, range(self.last_sequence))
 
     @overload
     def __getitem__(self, index: int) -> Envelope: ...
@@ -135,8 +153,28 @@ class Snapshot:
     def __getitem__(self, index: int | slice) -> Envelope | tuple[Envelope, ...]:
         places = range(self.last_sequence)[index]  # also raises the IndexError
         if isinstance(places, int):
-            return self._envelopes[places]
-        return tuple(self._envelopes[place] for place in places)
+            return self._envelope(places)
+        return tuple(map(self._envelope, places))
+
+    def _envelope(self, place: int) -> Envelope:
+        return known_envelope(self._wires[place].decode(), self._digests[place])
+
+    def digest_at(self, sequence: int) -> bytes | None:
+        """Return the digest of the event at ``sequence``, None for 0, where there is none.
+
+        Raises:
+            IndexError: there is no such event.
+        """
+        return self._digests[range(self.last_sequence)[sequence - 1]] if sequence else None
+
+    def wires(self, after: int = 0, up_to: int | None = None) -> list[bytes]:
+        """Return the envelopes' JSON texts in UTF-8, as they go on the wire, oldest first.
+
+        Those with a sequence above ``after`` and up to ``up_to``. The same that
+        :func:`~actors.codec.envelope_json` makes of each, without building the events.
+        """
+        end = self.last_sequence if up_to is None else min(up_to, self.last_sequence)
+        return self._wires[after:end]
 
     def model_history(self) -> tuple[Message, ...]:
         """Return the messages that the next model request is given, oldest first."""

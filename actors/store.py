@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from actors.errors import AppendFailed, OutcomeUnknown, StoreError
@@ -32,11 +34,14 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for a foreign tool that holds the file, before it fails."""
 
-_INSERT = "INSERT INTO session_events VALUES (?, ?, ?, ?, ?, ?, ?)"
+_ROWS_A_STATEMENT = 256
 _LAST = """SELECT sequence, digest FROM session_events
            WHERE session_id = ? ORDER BY sequence DESC LIMIT 1"""
 # Extended result codes, from the list at sqlite.org/rescode.html.
 _FSYNC_FAILURES = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+# A COMMIT that fails with one of these has written and synced its frames: what it then did not
+# get is room for their index, in memory that is shared by way of the -shm file.
+_INDEX_FAILURES = frozenset({sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP})
 _HELD_BY_ANOTHER = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -66,8 +71,8 @@ class Store:
         self._real = real
         self._wal = real.with_name(real.name + "-wal")
         self._identity = file_identity(real)
-        self._wal_identity: tuple[int, int] | None = None
-        """None until the first commit: SQLite makes the file when it needs it."""
+        self._wal_identity = file_identity(self._wal)
+        """None where there is none yet: SQLite makes the file when it needs it."""
         self._session_id = session_id
         self._last = last
 
@@ -85,17 +90,33 @@ class Store:
             raise AppendFailed(f"{moved} was moved, deleted or replaced", self._path)
         try:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(_INSERT, rows)
+            self._insert(rows)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._account_for(error) from error
-        self._last = (rows[-1].sequence, rows[-1].digest)
         if self._wal_identity is None:
             self._wal_identity = file_identity(self._wal)
+        moved = self._moved_file()
+        if moved is not None or self._wal_identity is None:
+            # It is committed to whatever the file is called now, if it is called anything.
+            what = moved or "the -wal file of the database"
+            raise OutcomeUnknown(f"{what} was moved, deleted or replaced meanwhile", self._path)
+        self._last = (rows[-1].sequence, rows[-1].digest)
+
+    def _insert(self, rows: Sequence[Row]) -> None:
+        # Not row by row: after each statement this thread must get Python's lock back, and beside
+        # an event loop that is busy without a pause it waits milliseconds for it every time. In
+        # powers of two, so that a handful of prepared statements serve every length.
+        done_n = 0
+        while done_n < len(rows):
+            some_n = min(_ROWS_A_STATEMENT, 1 << (len(rows) - done_n).bit_length() - 1)
+            some = rows[done_n : done_n + some_n]
+            self._connection.execute(_insert_statement(some_n), list(chain.from_iterable(some)))
+            done_n += some_n
 
     def _moved_file(self) -> str | None:
         """Return which file of ours is not in its place, None if all are."""
-        if file_identity(self._real) != self._identity:
+        if self._identity is None or file_identity(self._real) != self._identity:
             return "the database file"
         if self._wal_identity is not None and file_identity(self._wal) != self._wal_identity:
             return "the -wal file of the database"
@@ -108,6 +129,8 @@ class Store:
             # Some errors (a full disk) have rolled back by themselves, some have not.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+            if getattr(error, "sqlite_errorcode", None) in _INDEX_FAILURES:
+                self._overwrite_frames()
             last = read_last(self._connection, self._session_id)
         except sqlite3.Error as second:
             return OutcomeUnknown(
@@ -129,6 +152,26 @@ class Store:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return AppendFailed(fault, self._path)
 
+    def _overwrite_frames(self) -> None:
+        """Take the rows of a failed COMMIT out of the ``-wal``, where a kill would leave them.
+
+        This connection has forgotten them, and so writes in their place: a transaction that
+        changes nothing. Its own COMMIT may fail as that one did, which is just as good, since
+        it is on the disk by then.
+
+        Raises:
+            sqlite3.Error: they may still be there.
+        """
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) not in _INDEX_FAILURES:
+                raise
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
     def close(self) -> None:
         """Move all that is in the ``-wal`` into the file, and close it.
 
@@ -147,8 +190,14 @@ class Store:
                     f"the database could not be checkpointed: {describe(error)}", self._path
                 ) from error
         # The -wal, if that was what had gone, is not needed any more.
-        if file_identity(self._real) != self._identity:
+        if self._identity is None or file_identity(self._real) != self._identity:
             raise StoreError("the database file was moved, deleted or replaced", self._path)
+
+
+@cache
+def _insert_statement(rows_n: int) -> str:
+    places = ",".join(["(?,?,?,?,?,?,?)"] * rows_n)
+    return f"INSERT INTO session_events VALUES {places}"  # noqa: S608 (question marks alone)
 
 
 def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> Store:
@@ -162,27 +211,46 @@ def open_store(path: Path, session_id: str, last: tuple[int, bytes | None]) -> S
             ends elsewhere than at ``last``.
     """
     real, contents = first_look(path)
-    try:
-        _require_writable(real)
-        if contents is Contents.NOTHING:
-            create(real)
-        connection = connect(real)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
-    except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", path) from error
-    try:
-        if check_layout(connection, path) is Contents.EMPTY_DATABASE:
-            _define(connection)
-        _make_durable(connection, path)
-        _check_last(connection, session_id, last, path)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        connection.close()
-        raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
-    except BaseException:
-        connection.close()
-        raise
+    with ExitStack() as beside:
+        try:
+            _require_writable(real)
+            if contents is Contents.NOTHING:
+                create(real)
+            identity = file_identity(real)
+            if not real.with_name(real.name + "-journal").exists():  # that must be rolled back
+                beside.enter_context(closing(_onlooker(real)))
+            connection = connect(real)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
+        except OSError as error:
+            raise StoreError(f"cannot be written: {error.strerror}", path) from error
+        try:
+            if check_layout(connection, path) is Contents.EMPTY_DATABASE:
+                _define(connection)
+            _make_durable(connection, path)
+            _check_last(connection, session_id, last, path)
+            _require_in_place(real, identity, path)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            connection.close()
+            raise StoreError(f"cannot be opened for writing: {describe(error)}", path) from error
+        except BaseException:
+            connection.close()
+            raise
     return Store(connection, path, session_id, last, real)
+
+
+def tidy_up(path: Path) -> None:
+    """Take the empty ``-wal`` away that reading has made beside a file, if nobody has it open.
+
+    SQLite does so when it closes what it might have written. Nothing is written here: a ``-wal``
+    that holds anything, or a ``-journal``, is for the next start. The owner's lock must be held.
+    """
+    real = path.resolve()
+    wal, journal = (real.with_name(real.name + suffix) for suffix in ("-wal", "-journal"))
+    if wal.exists() and wal.stat().st_size == 0 and not journal.exists():
+        # Where it cannot be, as in a directory that may only be read, an empty one says nothing.
+        with suppress(sqlite3.Error), closing(connect(real)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
@@ -192,6 +260,26 @@ def file_identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _onlooker(real: Path) -> sqlite3.Connection:
+    """Return a connection that only reads, to be open while another one is opened for writing.
+
+    Closed as the last one, a connection deletes the ``-wal``; so does one that never came to read
+    it, if its ``-shm`` could not be opened at first and then could for reading alone.
+    """
+    connection = sqlite3.connect(f"{real.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_in_place(real: Path, identity: tuple[int, int] | None, path: Path) -> None:
+    if identity is None or file_identity(real) != identity:
+        raise StoreError("was moved, deleted or replaced while it was opened", path)
 
 
 def _require_writable(real: Path) -> None:
@@ -259,8 +347,10 @@ def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
 def _check_last(
     connection: sqlite3.Connection, session_id: str, last: tuple[int, bytes | None], path: Path
 ) -> None:
-    # As a write: a -wal that may only be read opens without a word, and is found out here.
+    # As a write: a -wal that may only be read opens without a word, and so does a database that
+    # for a moment could not be opened for writing. Both are found out here, and nothing changes.
     connection.execute("BEGIN IMMEDIATE")
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     found = read_last(connection, session_id)
     connection.execute("ROLLBACK")
     if found != last:

@@ -12,12 +12,13 @@ from actors.events import (
     ToolExecutionCompleted,
     UserInputAccepted,
 )
-from actors.values import ErrorInfo, Json, ToolCall, tool_call_value
+from actors.strict_json import quote
+from actors.values import ErrorInfo, Json, ToolCall, tool_call_json, tool_call_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors.events import Envelope
+    from actors.events import Event
     from actors.strict_json import JsonValue
 
 
@@ -77,13 +78,12 @@ def input_text(event: UserInputAccepted) -> str:
     return "\n\n".join(message.content for message in event.messages)
 
 
-def entry_for(envelope: Envelope, open_calls: Mapping[str, ToolCall]) -> Entry | None:
-    """Return the entry that ``envelope`` adds to the transcript, or None.
+def entry_for(sequence: int, event: Event, open_calls: Mapping[str, ToolCall]) -> Entry | None:
+    """Return the entry that the event at ``sequence`` adds to the transcript, or None.
 
     ``open_calls`` holds, by id, the calls that were open just before it: a completion names
     its call by id alone.
     """
-    sequence, event = envelope.sequence, envelope.event
     if type(event) is UserInputAccepted:
         return UserEntry(sequence, event.turn_id, input_text(event))
     if type(event) is AssistantMessageCommitted:
@@ -105,6 +105,38 @@ def entry_for(envelope: Envelope, open_calls: Mapping[str, ToolCall]) -> Entry |
     if type(event) is StepFailed:
         return FailureEntry(sequence, event.step_id, event.code, event.message)
     return None
+
+
+def entry_json(entry: Entry) -> str:
+    """Return :func:`entry_value` as compact JSON text; a tool's result goes in as it is."""
+    head = f'{{"sequence":{entry.sequence},"kind":"{entry.kind}"'
+    if type(entry) is UserEntry:
+        return f'{head},"turn_id":{quote(entry.turn_id)},"text":{quote(entry.text)}}}'
+    if type(entry) is AssistantEntry:
+        calls = ",".join(map(tool_call_json, entry.tool_calls))
+        return (
+            f'{head},"step_id":{quote(entry.step_id)},"text":{quote(entry.text)},'
+            f'"tool_calls":[{calls}],"finish_reason":{quote(entry.finish_reason)}}}'
+        )
+    if type(entry) is ToolEntry:
+        return f"{head},{_tool_members(entry)}}}"
+    assert type(entry) is FailureEntry
+    return (
+        f'{head},"step_id":{quote(entry.step_id)},"code":{quote(entry.code)},'
+        f'"message":{quote(entry.message)}}}'
+    )
+
+
+def _tool_members(entry: ToolEntry) -> str:
+    call = (
+        f'"step_id":{quote(entry.step_id)},"call_id":{quote(entry.call_id)},'
+        f'"name":{quote(entry.name)},"arguments":{quote(entry.arguments)}'
+    )
+    if entry.error is None:
+        assert entry.result is not None
+        return f'{call},"result":{entry.result.text}'
+    code, message = quote(entry.error.code), quote(entry.error.message)
+    return f'{call},"error":{{"code":{code},"message":{message}}}'
 
 
 def entry_value(entry: Entry) -> dict[str, JsonValue]:

@@ -54,9 +54,10 @@ _ERRORS_WEIGHED = 32
 
 def payload_fault(event_type: str, payload: JsonValue) -> str | None:
     """Return why ``payload`` is no payload of an event of this type; None if it is one."""
-    if event_type not in event_types():
+    pair = _payload_validators().get(event_type)
+    if pair is None:
         return f"unknown event type {event_type!r:.80}"
-    return document_fault(f"events/{event_type}", payload)
+    return None if pair.fast.is_valid(payload) else pair_fault(pair, payload)
 
 
 def document_fault(name: str, document: JsonValue) -> str | None:
@@ -156,6 +157,12 @@ def validators(name: str) -> ValidatorPair:
         Draft202012Validator(schema, registry=_registry()),
         FastValidator(schema, registry=_fast_registry()),
     )
+
+
+@cache
+def _payload_validators() -> Mapping[str, ValidatorPair]:
+    """Return the payloads' schemas by tag: asked for at every event."""
+    return {tag: validators(f"events/{tag}") for tag in event_types()}
 
 
 @cache

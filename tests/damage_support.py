@@ -531,6 +531,42 @@ def wal_of_another_database(_rng: Random, path: Path, base: Base) -> Damage:
     return Damage("the -wal of another database")
 
 
+def wal_of_a_fork(rng: Random, path: Path, base: Base) -> Damage:
+    """Take the ``-wal`` of a copy that was made earlier and went another way, or the other way."""
+    copy, what = path.with_name("fork.sqlite3"), "a fork's -wal beside the file"
+    fork = _forked(rng, copy, base)
+    if rng.random() < 0.4 and base.files.get("-wal"):
+        run_sql(copy, "PRAGMA wal_checkpoint(TRUNCATE)")
+        path.write_bytes(copy.read_bytes())
+        what = "the -wal beside a fork's file"
+    else:
+        beside(path, "-wal").write_bytes(fork["-wal"])
+    write_files(copy, {})
+    return Damage(what)
+
+
+def _forked(rng: Random, copy: Path, base: Base) -> dict[str, bytes]:
+    """Let a copy of the database as it was earlier go on; return its files with a live ``-wal``."""
+    write_files(copy, {suffix: base.older[suffix] for suffix in ("", "-wal")})
+    with connected(copy) as tool:
+        if rng.random() < 0.5:
+            tool.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        ends = tool.execute(
+            "SELECT session_id, max(sequence), digest FROM session_events GROUP BY session_id"
+        ).fetchall()
+        tool.execute("BEGIN")
+        for session_id, sequence, digest in ends:
+            texts = ["x" * rng.choice((1, 100, 5000)) for _ in range(rng.randint(1, 30))]
+            stored = [
+                ("model_chunk_recorded", f'{{"step_id":"turn-1/step-1","chunk":"{text}"}}')
+                for text in texts
+            ]
+            for row in chained(stored, session_id=session_id, after=(sequence, digest)):
+                _insert(tool, row)
+        tool.execute("COMMIT")
+        return read_files(copy)
+
+
 def wal_of_others(_rng: Random, path: Path, _base: Base) -> Damage:
     other = path.with_name("application.sqlite3")
     with connected(other) as connection:
@@ -622,6 +658,15 @@ def journal_of_another_database(_rng: Random, path: Path, base: Base) -> Damage:
     beside(path, "-journal").write_bytes(journal_of(other.read_bytes()))
     write_files(other, {})
     return Damage("the -journal of another database")
+
+
+def journal_of_a_fork(rng: Random, path: Path, base: Base) -> Damage:
+    copy = path.with_name("fork.sqlite3")
+    _forked(rng, copy, base)
+    run_sql(copy, "PRAGMA wal_checkpoint(TRUNCATE)")
+    beside(path, "-journal").write_bytes(journal_of(copy.read_bytes()))
+    write_files(copy, {})
+    return Damage("the -journal of a fork")
 
 
 def lock_rubbish(rng: Random, path: Path, _base: Base) -> Damage:
@@ -794,7 +839,7 @@ def column_changed(rng: Random, path: Path, base: Base) -> Damage:
 def _another(rng: Random, column: str, row: Row) -> Any:
     """Return a value that the column might well hold, other than the one it does."""
     if column == "sequence":
-        return rng.choice((0, -1, row.sequence + 1_000, -(2**63), 2**63 - 1))
+        return rng.choice((0, -1, row.sequence + 1_000_000, -(2**63), 2**63 - 1))
     if column == "format_version":
         return rng.choice((1, -1, 2**40))
     if column == "digest":
@@ -1159,11 +1204,28 @@ def in_another_encoding(rng: Random, path: Path, _base: Base) -> Damage:
     return Damage(encoding)
 
 
+def _in_a_wal(do: Do, ends: Ends) -> Do:
+    """Return the same damage for rows that were there: if the ``-wal`` has it, all may be refused.
+
+    The file by itself then still holds what was, and its ``-wal`` looks like that of a fork.
+    """
+
+    def done(rng: Random, path: Path, base: Base) -> Damage:
+        damage = do(rng, path, base)
+        if "-wal" not in read_files(path):
+            return damage
+        every = {name: damage.ends.get(name, ends) | REFUSED for name in base.sessions}
+        return evolve(damage, ends={**damage.ends, **every})
+
+    return done
+
+
 # --- all of them ------------------------------------------------------------------------------
 
 WITH_WAL = frozenset({"killed", "checkpointed", "restarted", "killed Host"})
 EVERY = WITH_WAL | {"clean", "free pages", "long"}
 ONE_KILLED = frozenset({"clean", "killed"})
+ONLY_MORE_ROWS = {"session of no name", "tail forged", "key twice"}
 # What the check of the file as a whole may find, so that all its sessions are refused.
 SEEN_IN_THE_FILE = {"row retyped", "key twice", "past the index", "chain forged inside"}
 
@@ -1179,19 +1241,23 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("-wal: lost", wal_lost, ANY_END, WITH_WAL)
     yield Kind("-wal: of another time", wal_of_another_time, ANY_END, EVERY)
     yield Kind("-wal: of another database", wal_of_another_database, ANY_END, EVERY)
+    # A file that did not go on since it was copied is the copy's own: test_companions.py.
+    yield Kind("-wal: of a fork", wal_of_a_fork, REFUSED, EVERY - {"killed Host"})
     yield Kind("-wal: of another application", wal_of_others, ANY_END, EVERY)
     yield Kind("-shm: any", shm, EQUAL, EVERY)
     yield Kind("-journal: rubbish", journal_rubbish, EQUAL, EVERY)
     yield Kind("-journal: interrupted", journal_interrupted, DAMAGED, EVERY)
     yield Kind("-journal: of another time", journal_of_another_time, ANY_END, EVERY)
     yield Kind("-journal: of another database", journal_of_another_database, ANY_END, EVERY)
+    yield Kind("-journal: of a fork", journal_of_a_fork, REFUSED, EVERY)
     yield Kind("-lock: rubbish", lock_rubbish, EQUAL, ONE_KILLED)
     yield Kind("beside: no file", no_file, ANY_END, ONE_KILLED, seen_offline=False)
     yield Kind("-lock: the database", lock_is_the_database, REFUSED, ONE_KILLED, seen_offline=False)
     yield Kind("-new: left behind", drafts, EQUAL, ONE_KILLED)
     for name, do in ROW_KINDS.items():
         ends = DAMAGED if name in SEEN_IN_THE_FILE else EQUAL
-        yield Kind(f"rows: {name}", do, ends, EVERY)
+        kept = name in ONLY_MORE_ROWS
+        yield Kind(f"rows: {name}", do if kept else _in_a_wal(do, ends), ends, EVERY)
     yield Kind("schema: altered", schema_altered, REFUSED, ONE_KILLED)
     yield Kind("schema: odd value", schema_value, DAMAGED, ONE_KILLED)
     yield Kind("options: laid out otherwise", laid_out_otherwise, EQUAL, EVERY)

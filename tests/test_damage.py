@@ -49,8 +49,8 @@ from actors.codec import envelope_json
 from actors.errors import StoreError
 from actors.reader import open_reader
 from actors.session_log import open_session_log
-from web.cli import printable
 from web.offline import exported_lines, verify_sessions
+from web.streams import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -448,6 +448,8 @@ ONCE: dict[str, tuple[str, Do, Ends]] = {
     ),
     "-journal of one byte beside a live -wal": ("killed", one_byte_journal, EQUAL),
     "-wal of another database": ("clean", KINDS["-wal: of another database"].do, DAMAGED),
+    "-wal of a fork": ("killed", KINDS["-wal: of a fork"].do, REFUSED),
+    "-journal of a fork": ("clean", KINDS["-journal: of a fork"].do, REFUSED),
     "-journal of another database": ("clean", KINDS["-journal: of another database"].do, DAMAGED),
     "-lock is a link to the database": ("clean", KINDS["-lock: the database"].do, REFUSED),
     "-lock is a pipe": ("clean", pipe_for("-lock"), DAMAGED),

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_support import chunk
+from log_support import chunk, rows_of
 from strategies import messages, sessions
 from test_turns import published
 
-from actors.codec import payload_value
+from actors.codec import envelope_json, payload_value
 from actors.history import HistoryHash
 from actors.snapshot import Timeline
-from actors.transcript import entry_value
+from actors.transcript import entry_json, entry_value
 from actors.validation import document_fault
 from actors.values import message_json, message_value
 
@@ -107,6 +107,10 @@ def test_transcript(events: list[Event]) -> None:
     """The transcript kept event by event is the one computed from all, and fits its schema."""
     snapshot = published(events).snapshot()
     found = [entry_value(entry) for entry in snapshot.transcript()]
+    assert [json.loads(entry_json(entry)) for entry in snapshot.transcript()] == found
+    assert [list(json.loads(entry_json(entry))) for entry in snapshot.transcript()] == list(
+        map(list, found)
+    )
     assert found == naive_transcript(payloads_of(events))
     assert [document_fault("transcript-entry", entry) for entry in found] == [None] * len(found)
 
@@ -178,13 +182,46 @@ def test_a_snapshot_is_a_sequence(events: list[Event], start: int, stop: int) ->
             snapshot[start]
 
 
+@given(sessions())
+def test_events_are_built_anew_and_equal(events: list[Event]) -> None:
+    """What a snapshot is asked for is what was published, as events and as text for the wire."""
+    snapshot = published(events).snapshot()
+    assert [envelope.event for envelope in snapshot] == events
+    assert snapshot.wires() == [envelope_json(envelope).encode() for envelope in snapshot]
+
+
+@given(sessions(), st.data())
+def test_a_part_of_the_wires_and_a_digest_by_sequence(
+    events: list[Event], data: st.DataObject
+) -> None:
+    """Any part can be had by sequence; 0 has no digest, and each event has its own."""
+    snapshot = published(events).snapshot()
+    after = data.draw(st.integers(0, len(events)))
+    up_to = data.draw(st.integers(after, len(events) + 1))
+    assert snapshot.wires(after) == snapshot.wires()[after:]
+    assert snapshot.wires(after, up_to) == snapshot.wires()[after:up_to]
+    assert snapshot.digest_at(after) == (snapshot[after - 1].digest if after else None)
+
+
+def test_there_is_no_digest_of_what_is_not_there() -> None:
+    """A snapshot does not see past its own end, though the session has gone on."""
+    timeline = published([chunk(1)])
+    snapshot = timeline.snapshot()
+    published([chunk(2)], timeline)
+    assert len(snapshot.wires(0, 2)) == 1
+    for sequence in (2, 3):
+        with pytest.raises(IndexError):
+            snapshot.digest_at(sequence)
+
+
 def test_only_the_next_event_is_published() -> None:
     """A gap or a stranger's event is a bug of the caller and does not get in."""
     timeline = Timeline("default")
     other = published([], Timeline("other"))
     published([chunk(1)], timeline)
+    (row,) = rows_of([chunk(1)])
     with pytest.raises(ValueError, match="cannot follow"):
-        other.publish(timeline.snapshot()[0])
+        other.publish(row, chunk(1))
     with pytest.raises(ValueError, match="cannot follow"):
-        timeline.publish(timeline.snapshot()[0])
+        timeline.publish(row, chunk(1))
     assert len(timeline.snapshot()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import sqlite3
 from contextlib import closing
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import frozen
-from log_support import Conversation, chained, rows_of, write_rows
+from damage_support import lax, run_sql
+from log_support import ECHO, Conversation, chained, rows_of, write_rows
 from process_support import (
     HostProcess,
     error_line,
@@ -22,13 +24,23 @@ from process_support import (
 )
 
 from actors.codec import encode_event
+from actors.events import (
+    AssistantMessageCommitted,
+    HistoryRef,
+    InlineMessages,
+    ModelRequestRecorded,
+    StepFailed,
+    UserInputAccepted,
+)
 from actors.reader import open_reader
+from actors.values import AssistantMessage, ToolCall, UserMessage
 from web.offline import SessionReport, verify_sessions
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
 
+    from actors.events import Event
     from actors.rows import Row
 
 
@@ -85,20 +97,95 @@ def moved_in() -> list[Row]:
     return [*SOUND[:3], other[3]._replace(session_id="default"), *SOUND[4:]]
 
 
+def with_payload(payload: str) -> list[Row]:
+    """The payload of the third row, a chunk, is another."""
+    return with_row(2, payload=payload)
+
+
+def broken(*moves: str, by: Event) -> list[Row]:
+    """A session that goes as these moves say, and then breaks a rule."""
+    conversation = Conversation()
+    said: list[Event] = [
+        conversation.answer("", calls_n=2) if move == "calls" else getattr(conversation, move)()
+        for move in moves
+    ]
+    return rows_of([*said, by])
+
+
+CHUNK = '{"step_id":"turn-1/step-1","chunk":%s}'
+ASKED = ("input", "request")
+FIRST = "turn-1/step-1"
+INLINE = InlineMessages((UserMessage("hello"),))
+# A breach of each kind of rule; one of every rule, when loading: test_replay.py.
+BREACHES: dict[str, tuple[list[Row], str]] = {
+    "invocation id again": (
+        broken(
+            *ASKED,
+            "answer",
+            by=UserInputAccepted("turn-2", "invocation-1", (UserMessage("x"),)),
+        ),
+        "sequence 4: ",
+    ),
+    "request while a call is open": (
+        broken(
+            *ASKED,
+            "calls",
+            by=ModelRequestRecorded("turn-1", "turn-1/step-2", ECHO, "", (), INLINE),
+        ),
+        "sequence 4: ",
+    ),
+    "request of another history": (
+        broken(
+            "input",
+            by=ModelRequestRecorded("turn-1", FIRST, ECHO, "", (), HistoryRef(1, "0" * 64)),
+        ),
+        "sequence 2: ",
+    ),
+    "answer after the Turn": (
+        broken(
+            *ASKED,
+            "answer",
+            by=AssistantMessageCommitted(FIRST, AssistantMessage("more", ()), "stop"),
+        ),
+        "sequence 4: ",
+    ),
+    "call id again": (
+        broken(
+            *ASKED,
+            *("calls", "complete", "complete", "request"),
+            by=AssistantMessageCommitted(
+                "turn-1/step-2", AssistantMessage("", (ToolCall("call-1", "x", "{}"),)), "stop"
+            ),
+        ),
+        "sequence 7: ",
+    ),
+    "failure while a call is open": (
+        broken(*ASKED, "calls", by=StepFailed(FIRST, "cancelled", "the end")),
+        "sequence 4: ",
+    ),
+}
+
 FAULTY_ROWS: dict[str, tuple[list[Row], str]] = {
     "format version": (with_row(1, format_version=1), "sequence 2: format_version 1"),
     "corrupt JSON": (with_row(2, payload='{"step_id":'), "sequence 3: model_chunk_recorded"),
-    "NaN": (with_row(2, payload='{"step_id":"turn-1/step-1","chunk":NaN}'), "sequence 3: "),
+    "more than one value": (with_payload(CHUNK % "1" + "{}"), "sequence 3: model_chunk_recorded"),
+    "NaN": (with_payload(CHUNK % "NaN"), "sequence 3: "),
+    "number beyond floats": (with_payload(CHUNK % "1e400"), "sequence 3: "),
+    "lone surrogate": (with_payload(CHUNK % '"\\ud800"'), "sequence 3: "),
+    "too deep": (with_payload(CHUNK % ("[" * 128 + "]" * 128)), "sequence 3: "),
+    "too long": (with_payload(CHUNK % f'"{"x" * 2**24}"'), "sequence 3: "),
     "duplicate key": (
-        with_row(2, payload='{"step_id":"turn-1/step-1","chunk":1,"chunk":1}'),
+        with_payload('{"step_id":"turn-1/step-1","chunk":1,"chunk":1}'),
         "sequence 3: ",
     ),
     "unknown tag": (with_row(2, event_type="model_dreamed"), "unknown event type 'model_dreamed'"),
-    "schema": (with_row(2, payload='{"step_id":"turn-1/step-1"}'), "sequence 3: "),
+    "schema": (with_payload('{"step_id":"turn-1/step-1"}'), "sequence 3: "),
+    "property more": (with_payload(CHUNK % '1,"more":2'), "sequence 3: "),
     "starts at 2": (numbered(range(2, 10)), "sequence 2 where 1 must come"),
     "starts at 0": (numbered(range(8)), "sequence 0 where 1 must come"),
     "gap": (numbered([1, 2, 3, 5]), "sequence 5 where 4 must come"),
     "rule": (chained([*map(encode_event, Conversation().turn()[:1] * 2)]), "sequence 2: input"),
+    **BREACHES,
     "digest": (changed_letter(), "sequence 3: the digest does not match"),
     "row of another session": (moved_in(), "sequence 4: the digest does not match"),
     "not a time": (with_row(0, recorded_at="yesterday"), "sequence 1: recorded_at"),
@@ -128,9 +215,7 @@ def make_foreign(path: Path) -> None:
 
 def make_newer(path: Path) -> None:
     write_rows(path, SOUND)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version=2")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    run_sql(path, "PRAGMA user_version=2")
 
 
 def make_damaged(path: Path) -> None:
@@ -138,6 +223,44 @@ def make_damaged(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)  # the second page: past the header, in the table
         file.write(b"\xa5" * 2048)
+
+
+def make_older(path: Path) -> None:
+    write_rows(path, SOUND)
+    run_sql(path, "PRAGMA user_version=0")
+
+
+def make_unnamed(path: Path) -> None:
+    write_rows(path, SOUND)
+    run_sql(path, "PRAGMA user_version=0", "PRAGMA application_id=0")
+
+
+def make_renamed(path: Path) -> None:
+    write_rows(path, SOUND)
+    run_sql(path, "PRAGMA application_id=7")
+
+
+def make_duplicate(path: Path) -> None:
+    """Store a sequence twice, which the table's key must be got round for."""
+    write_rows(path, SOUND)
+    with lax(path, unique=False), closing(sqlite3.connect(path, isolation_level=None)) as tool:
+        triggers = tool.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+        definitions = triggers.fetchall()
+        for name, _ in definitions:
+            tool.execute(f"DROP TRIGGER {name}")
+        tool.execute("INSERT INTO session_events VALUES (?, ?, ?, ?, ?, ?, ?)", SOUND[3])
+        for _, definition in definitions:
+            tool.execute(definition)
+
+
+def make_shortened(path: Path) -> None:
+    write_rows(path, SOUND)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 4096)
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
 
 
 def make_linked(path: Path) -> None:
@@ -150,7 +273,14 @@ FAULTY_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "not SQLite": (make_text_file, "is not a SQLite file"),
     "not ours": (make_foreign, "another application"),
     "newer": (make_newer, "schema version 2"),
-    "damaged": (make_damaged, ""),
+    "older": (make_older, "schema version 0"),
+    "without version and application": (make_unnamed, "another application"),
+    "of another application": (make_renamed, "application_id 0x7"),
+    "damaged": (make_damaged, "is damaged: "),
+    "shortened": (make_shortened, "malformed"),
+    "duplicate": (make_duplicate, "is damaged: non-unique entry"),
+    "pipe": (os.mkfifo, "is not a regular file"),
+    "loop": (make_loop, "loop of symbolic links"),
     "hard links": (make_linked, "2 hard links"),
 }
 
@@ -177,7 +307,11 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refusal]:
             write_rows(path, SOUND)
             replace_rows(path, FAULTY_ROWS[fault][0])
     before = {fault: content_of(path) for fault, path in paths.items()}
-    starts = sessiond_each([[*SERVE, path] for path in paths.values()])
+    commands = [[*SERVE, path] for path in paths.values()]
+    # A few at a time: each batch has a limit of time of its own.
+    starts = [
+        done for n in range(0, len(commands), 8) for done in sessiond_each(commands[n : n + 8])
+    ]
     return {
         fault: Refusal(path, before[fault], done)
         for (fault, path), done in zip(paths.items(), starts, strict=True)
@@ -278,8 +412,11 @@ def test_forbidden_places_are_refused() -> None:
             path.chmod(mode)
         beside, below = directory / "new.sqlite3", directory / "new" / "new.sqlite3"
         before = {path: content_of(path) for path in directory.iterdir()}
-        paths = (unreadable, unwritable, beside, below)
+        locked = directory / "locked"
+        locked.mkdir(mode=0o000)
+        paths = (unreadable, unwritable, beside, below, locked / "new.sqlite3")
         for done in sessiond_each([[*SERVE, path] for path in paths], as_nobody=True):
             assert str(done.args[-1]) in error_line(done)
             assert done.stdout == ""
+        locked.rmdir()
         assert {path: content_of(path) for path in directory.iterdir()} == before

@@ -159,6 +159,31 @@ def test_a_payload_is_checked_though_its_digest_matches(
 
 
 @pytest.mark.parametrize(
+    ("stored", "kept"),
+    [
+        (
+            ("model_chunk_recorded", '{"chunk":{"b": 1e16,"a":2},"step_id":"turn-1/step-1"}'),
+            '{"step_id":"turn-1/step-1","chunk":{"b":1e+16,"a":2}}',
+        ),
+        (
+            ("model_chunk_recorded", '{"step_id":"turn-1\\/step-1","chunk":null}'),
+            '{"step_id":"turn-1/step-1","chunk":null}',
+        ),
+        (
+            ("model_chunk_recorded", '{"chunk":1,"step_id":"turn-1/step-1"}'),
+            '{"step_id":"turn-1/step-1","chunk":1}',
+        ),
+    ],
+)
+def test_another_spelling_stays_in_the_file(stored: tuple[str, str], kept: str) -> None:
+    """What another program wrote in its own way is taken, and shown as an append writes it."""
+    timeline = Timeline(SESSION)
+    replay_rows(timeline, chained([stored]), None)
+    (wire,) = timeline.snapshot().wires()
+    assert wire.decode().endswith(f'"payload":{kept}}}')
+
+
+@pytest.mark.parametrize(
     "recorded_at",
     [
         "2026-12-01T09:30:00Z",

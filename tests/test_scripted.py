@@ -238,10 +238,7 @@ async def test_each_output_comes_after_a_checkpoint() -> None:
 
 
 def test_values_are_held_once() -> None:
-    """A script's Steps hold no copies: what they play and compare is what the events hold."""
-    chunk_event = SCRIPT.snapshot[2].event
-    assert isinstance(chunk_event, ModelChunkRecorded)
-    assert SCRIPT.steps["turn-1/step-1"].chunks[0] is chunk_event.chunk
+    """A script's Steps hold no copies of messages: what they compare is what the history holds."""
     for step in SCRIPT.steps.values():
         pairs = zip(SCRIPT.messages(step), SCRIPT.history, strict=False)
         assert all(message is held for message, held in pairs)

@@ -368,6 +368,14 @@ def test_what_is_committed_is_what_is_read(batches: list[list[tuple[str, str]]])
         ).close()
 
 
+@pytest.mark.parametrize("rows_n", [1, 2, 3, 255, 256, 257, 700])
+def test_a_commit_of_any_length_is_stored_whole(database: Path, rows_n: int) -> None:
+    """However many rows a transaction has, they are all there, in order, and no others."""
+    rows = chained([("tag", str(n)) for n in range(rows_n)])
+    write_rows(database, rows)
+    assert stored_rows(database) == rows
+
+
 def test_each_commit_may_come_from_another_thread(database: Path) -> None:
     """The store is bound to no thread."""
     store = open_store(database, SESSION, NEW)

@@ -53,6 +53,33 @@ def test_a_text_is_known_for_compact(
     assert is_compact or not few_levels or dumps(parsed) != text
 
 
+@pytest.mark.parametrize(
+    ("text", "is_compact"),
+    [
+        ("[1e16]", False),  # 1e+16 to Python
+        ("[1e+16]", True),
+        ("[1e-7]", False),  # 1e-07
+        ("[1e-07]", True),
+        ("[0.5]", True),
+        ("[-0]", False),  # reads as 0
+        ("[-0.0]", True),
+        ("[18446744073709551615]", True),  # 64 bits
+        ("[18446744073709551616]", True),
+        ("[-9223372036854775809]", True),
+        ('["\\u007f"]', False),
+        ('["\x7f\u2028"]', True),
+        ('["\\u001f"]', True),
+        ('["\\u001F"]', False),
+        ('["\\/"]', False),
+    ],
+)
+def test_numbers_and_strings_have_one_compact_spelling(text: str, is_compact: bool) -> None:
+    """Python's: of those of other writers of compact JSON, none is taken for it."""
+    value, found = parse(text)
+    assert found == is_compact
+    assert (dumps(value) == text) == is_compact
+
+
 @given(json_values)
 def test_text_is_what_python_writes(value: Any) -> None:
     """The text is Python's own compact form, so others can reproduce it."""

@@ -14,7 +14,6 @@ from actors.codec import encode_event, row_digest
 from actors.errors import RejectedEvent
 from actors.events import (
     AssistantMessageCommitted,
-    Envelope,
     Event,
     HistoryRef,
     ModelChunkRecorded,
@@ -23,6 +22,7 @@ from actors.events import (
     ToolExecutionStarted,
     UserInputAccepted,
 )
+from actors.rows import Row
 from actors.snapshot import Timeline
 from actors.turns import Ledger, closing_events
 from actors.values import (
@@ -49,7 +49,7 @@ def published(events: Iterable[Event], timeline: Timeline | None = None) -> Time
         timeline.ledger.admit(event, sequence)
         tag, text = encode_event(event)
         digest = row_digest(timeline.last_digest, "default", sequence, 0, STAMP, tag, text)
-        timeline.publish(Envelope("default", sequence, STAMP, event, digest))
+        timeline.publish(Row("default", sequence, 0, STAMP, tag, text, digest), event)
     return timeline
 
 

@@ -7,7 +7,7 @@ import threading
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from actors.events import Envelope, Event
     from actors.rows import Row
+    from actors.writer import Answer
 
 PATH = Path("session.sqlite3")
 TIMEOUT_S = 30
@@ -216,15 +217,15 @@ class Steps(trio.abc.Instrument):
 async def test_a_reply_and_its_events_come_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reply is followed by its own events, and no task runs until the batch is through."""
     trace: list[str] = []
-    publish, set_event = Timeline.publish, trio.Event.set
+    publish, reply = Timeline.publish, actors.writer._Request.reply  # pyright: ignore[reportPrivateUsage] # the step under test
 
-    def traced_publish(timeline: Timeline, envelope: Envelope) -> None:
-        trace.append(f"publish {envelope.sequence}")
-        publish(timeline, envelope)
+    def traced_publish(timeline: Timeline, row: Row, event: Event | None) -> None:
+        trace.append(f"publish {row.sequence}")
+        publish(timeline, row, event)
 
-    def traced_set(event: trio.Event) -> None:
+    def traced_reply(request: Any, answer: Answer) -> None:
         trace.append("reply")
-        set_event(event)
+        reply(request, answer)
 
     async with bench(ScriptedStore()) as here:
         await here.busy()
@@ -235,7 +236,7 @@ async def test_a_reply_and_its_events_come_in_one_step(monkeypatch: pytest.Monke
         )
         here.store.let_go()
         monkeypatch.setattr(Timeline, "publish", traced_publish)
-        monkeypatch.setattr(trio.Event, "set", traced_set)
+        monkeypatch.setattr("actors.writer._Request.reply", traced_reply)
         trio.lowlevel.add_instrument(steps := Steps(trace))
         await here.settle()
         trio.lowlevel.remove_instrument(steps)

@@ -104,7 +104,7 @@ class Script:
 
 
 def script_of(snapshot: Snapshot) -> Script:
-    """Return a session as a script. It shares the session's values and copies none."""
+    """Return a session as a script, which shares the session's messages and copies none."""
     requests: dict[str, tuple[ModelRequestRecorded, int]] = {}
     chunks: defaultdict[str, list[Json]] = defaultdict(list)
     ends: dict[str, AssistantMessageCommitted | StepFailed] = {}
