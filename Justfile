@@ -32,18 +32,21 @@ compile := "uv pip compile --quiet --universal --fork-strategy fewest --python-v
     {{ python }} -m pytest -m stress "$@"
 
 # Lint, format, types, schemas: what must hold before a commit, beside the tests
-check: _setup
+check: _setup && schemas
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .
     .venv/bin/pyright
-    {{ python }} -m pytest -q -p no:randomly tests/test_schemas.py tests/test_validation.py
+
+# Hold schemas/ to its rules, its samples to two validators, and the OpenAPI document to its own
+schemas: _setup
+    {{ python }} -m pytest -q -p no:randomly tests/test_schemas.py tests/test_samples.py tests/test_openapi.py tests/test_validation.py
 
 # Apply the formatter and the safe fixes
 fix: _setup
     .venv/bin/ruff check --fix .
     .venv/bin/ruff format .
 
-# Measure the log against plain SQLite (`--json` for a machine)
+# Measure beside plain SQLite, as a table and as JSON (`--quick`, `--only NAME`, `--help`)
 @bench *ARGS: _setup
     {{ python }} -m benchmarks.run "$@"
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 from quart import Blueprint, Response, request
 
 from actors import strict_json
-from actors.codec import FORMAT_VERSION, envelope_json
+from actors.codec import FORMAT_VERSION
 from actors.errors import NotStrictJson
 from actors.invocations import InvocationFailure, InvocationResult
-from actors.transcript import entry_value
+from actors.transcript import entry_json
 from actors.validation import document_fault
 from actors.values import Route, is_identifier, message_value
 from web.problems import failure_status, problem
 from web.runtime import runtime_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+
+    from werkzeug.datastructures import ETags
 
     from actors.invocations import Invocations, InvocationState
     from actors.kernel.runtime import RuntimeView
@@ -26,10 +28,9 @@ if TYPE_CHECKING:
     from actors.snapshot import Snapshot
     from actors.strict_json import JsonValue
 
-_T = TypeVar("_T")
 
-SLICE_N = 250
-"""Events rendered before other tasks get their turn: about a millisecond's worth."""
+SLICE_N = 500
+"""Events or entries rendered before other tasks get their turn: about a millisecond's worth."""
 
 
 def make_api(
@@ -98,10 +99,13 @@ async def _session(snapshot: Snapshot) -> Response:
         return problem(
             422, "invalid_request", f"after must be an integer in 0…{snapshot.last_sequence}"
         )
+    known = request.args.get("digest")
+    if known is not None and known != _digest_at(snapshot, after):
+        return problem(409, "digest_mismatch", f"event {after} of this session has another digest")
     digest = None if snapshot.digest is None else snapshot.digest.hex()
-    etag = f"{snapshot.session_id}.{snapshot.last_sequence}.{digest}.{after}"
-    # Weak comparison, as RFC 9110 has it for this header: a proxy that compresses weakens tags.
-    if request.if_none_match.contains_weak(etag):
+    state = f"{snapshot.session_id}.{snapshot.last_sequence}.{digest}"
+    etag = f"{state}.{after}"
+    if _is_held(request.if_none_match, state, after):
         response = Response(b"", 304)  # before the body is made: that is what it saves
     else:
         response = Response(
@@ -118,16 +122,42 @@ def _after(last_sequence: int) -> int | None:
     values = request.args.getlist("after")
     if not values:
         return 0
-    text = values[0]
+    number = _number(values[0]) if len(values) == 1 else None
+    return number if number is not None and number <= last_sequence else None
+
+
+def _number(text: str) -> int | None:
     # Length first: int() is slow on, and at last refuses, what no sequence can be.
-    if (
-        len(values) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 19
-    ):  # digits of 2**63
-        return None
-    return int(text) if int(text) <= last_sequence else None
+    is_number = len(text) <= 19 and text.isascii() and text.isdigit()  # digits of 2**63
+    return int(text) if is_number else None
 
 
-async def _session_body(snapshot: Snapshot, digest: str | None, after: int) -> str:
+def _digest_at(snapshot: Snapshot, sequence: int) -> str:
+    """Return the digest of an event in hex, "" for sequence 0."""
+    digest = snapshot.digest_at(sequence)
+    return "" if digest is None else digest.hex()
+
+
+def _is_held(tags: ETags, state: str, after: int) -> bool:
+    """Tell whether one of a caller's tags stands for all that it would be answered.
+
+    That of an answer to an earlier ``after`` does, as long as nothing was added: whoever asks
+    for what is new is told so at once, and not first sent an empty list for its tag.
+
+    Weak comparison, as RFC 9110 has it for this header: a proxy that compresses weakens tags.
+    """
+    if tags.star_tag:
+        return True
+    for tag in tags.as_set(include_weak=True):
+        of_state, _, known_after = (tag or "").rpartition(".")  # an empty tag is parsed as None
+        number = _number(known_after)
+        if of_state == state and number is not None and number <= after:
+            return True
+    return False
+
+
+async def _session_body(snapshot: Snapshot, digest: str | None, after: int) -> bytes:
+    """Return the answer's body; other tasks get their turn while it is put together."""
     head = strict_json.dumps(
         {
             "session_id": snapshot.session_id,
@@ -136,21 +166,23 @@ async def _session_body(snapshot: Snapshot, digest: str | None, after: int) -> s
             "digest": digest,
         }
     )
-    events = await _in_slices(snapshot[after:], envelope_json)
-    transcript = await _in_slices(
-        snapshot.entries_after(after), lambda entry: strict_json.dumps(entry_value(entry))
-    )
-    return f'{head[:-1]},"events":[{events}],"transcript":[{transcript}]}}'
-
-
-async def _in_slices(values: Iterable[_T], render: Callable[[_T], str]) -> str:
-    """Return the rendered values joined by commas, giving way to other tasks in between."""
-    texts: list[str] = []
-    for index, value in enumerate(values):
+    events, entries = list[bytes](), list[str]()
+    for start in range(after, snapshot.last_sequence, SLICE_N):
+        await trio.lowlevel.checkpoint()
+        events.append(b",".join(snapshot.wires(start, start + SLICE_N)))
+    for index, entry in enumerate(snapshot.entries_after(after)):
         if index % SLICE_N == 0:
             await trio.lowlevel.checkpoint()
-        texts.append(render(value))
-    return ",".join(texts)
+        entries.append(entry_json(entry))
+    return b"".join(
+        (
+            f'{head[:-1]},"events":['.encode(),
+            b",".join(events),
+            b'],"transcript":[',
+            ",".join(entries).encode(),
+            b"]}",
+        )
+    )
 
 
 # --- invocations --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from actors.errors import SessiondError
 from web.api import make_api
+from web.openapi import make_openapi
 from web.page import make_page
 from web.problems import problem, problem_of
 
@@ -50,8 +51,10 @@ def create_app(
     app = QuartTrio(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_BYTES
     app.config["BODY_TIMEOUT"] = body_timeout_s
+    app.url_map.merge_slashes = False  # a path with two in a row is another path, and not found
     app.register_blueprint(make_api(log, invocations, inspect))
     app.register_blueprint(make_page())
+    app.register_blueprint(make_openapi())
     app.register_error_handler(HTTPException, _http_problem)
     app.register_error_handler(SessiondError, _domain_problem)
     app.register_error_handler(Exception, _unexpected_problem)

@@ -1,0 +1,138 @@
+// Following the session: asking for what is new, more often the likelier there is something.
+
+import { ask, json, Problem, problemOf, Unreachable } from "./wire.js";
+
+const RUNNING_MS = 250;
+const FRESH_MS = 750;
+const IDLE_MS = 2_000;
+const HIDDEN_MS = 15_000;
+const LOST_MS = [250, 500, 1_000, 2_000, 4_000];
+/** For how long after a change another one is likely. */
+const FRESH_FOR_MS = 15_000;
+
+/** Keeps a Session as the Host has it, through restarts of the Host. */
+export class Follower {
+  #session;
+  #tell;
+  #tag = null;
+  #changedAt = 0;
+  #failuresN = 0;
+  #wake = () => {};
+  #looking = null;
+
+  /** `tell` is called with what is known of the Host whenever one look at it is over. */
+  constructor(session, tell) {
+    this.#session = session;
+    this.#tell = tell;
+    this.isConnected = false;
+  }
+
+  /** Follow for as long as the page is there. */
+  async run() {
+    for (const name of ["online", "pageshow"]) addEventListener(name, () => this.hurry());
+    document.addEventListener("visibilitychange", () => this.hurry());
+    for (;;) {
+      await this.look();
+      await this.#pause();
+    }
+  }
+
+  /** Look now instead of later. */
+  hurry() {
+    this.#wake();
+  }
+
+  /** Bring the Session up to date, if the Host answers; who asks meanwhile gets the same look. */
+  look() {
+    this.#looking ??= this.#look().finally(() => {
+      this.#looking = null;
+    });
+    return this.#looking;
+  }
+
+  /** As `look`, and what is on record by now is seen: a look that has begun may be too early. */
+  async lookAfresh() {
+    await this.#looking;
+    await this.look();
+  }
+
+  async #look() {
+    try {
+      const notice = await this.#update();
+      this.#failuresN = 0;
+      this.isConnected = true;
+      this.#tell({ state: "connected", notice });
+    } catch (error) {
+      if (!(error instanceof Unreachable || error instanceof Problem)) throw error;
+      this.#failuresN += 1;
+      this.isConnected = false;
+      const detail = error instanceof Problem ? `${error.code}: ${error.message}` : error.message;
+      this.#tell({ state: "lost", detail });
+    }
+  }
+
+  /** Return what a reader must be told of, null for nothing. */
+  async #update() {
+    if (this.#session.id === null) await this.#meet();
+    const response = await this.#askForMore();
+    if (response.status === 304) return null;
+    if (response.ok) {
+      const document = await json(response);
+      this.#tag = response.headers.get("ETag");
+      if (document.events.length > 0) this.#changedAt = performance.now();
+      this.#session.grow(document);
+      return null;
+    }
+    const problem = await problemOf(response);
+    // 409: another history. 422: one that is shorter. 404: another session altogether.
+    if (![404, 409, 422].includes(response.status)) throw problem;
+    this.#startOver(null);
+    await this.#meet();
+    const whole = await this.#askForMore();
+    if (!whole.ok) throw await problemOf(whole);
+    const document = await json(whole);
+    this.#tag = whole.headers.get("ETag");
+    this.#session.grow(document);
+    return "The host now serves another history. It was loaded anew.";
+  }
+
+  /** Learn which session the Host serves. */
+  async #meet() {
+    const response = await ask("/health");
+    const { session_id: id } = await json(response); // also a Host that is failing says so
+    if (typeof id !== "string") throw new Problem(response.status, "no_session", "not a host");
+    this.#startOver(id);
+  }
+
+  #startOver(id) {
+    this.#tag = null;
+    this.#session.startOver(id);
+  }
+
+  #askForMore() {
+    const { id, digest, lastSequence } = this.#session;
+    const query = new URLSearchParams({ after: lastSequence });
+    // That event N is the one known here, and with it all before: digests are chained.
+    if (digest !== null) query.set("digest", digest);
+    const headers = this.#tag === null ? {} : { "If-None-Match": this.#tag };
+    return ask(`/api/v1/sessions/${encodeURIComponent(id)}?${query}`, { headers });
+  }
+
+  #pause() {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, this.#delay());
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+
+  #delay() {
+    if (this.#failuresN > 0) return LOST_MS[Math.min(this.#failuresN, LOST_MS.length) - 1];
+    if (document.hidden) return HIDDEN_MS;
+    if (this.#session.turn !== null) return RUNNING_MS;
+    const isFresh = performance.now() - this.#changedAt < FRESH_FOR_MS;
+    return isFresh && this.#changedAt > 0 ? FRESH_MS : IDLE_MS;
+  }
+}
