@@ -30,7 +30,6 @@ from actors.events import (
     InlineMessages,
     ModelChunkRecorded,
     ModelRequestRecorded,
-    StepFailed,
     ToolExecutionCompleted,
     ToolExecutionStarted,
     UserInputAccepted,
@@ -38,6 +37,7 @@ from actors.events import (
     turn_id_for,
 )
 from actors.kernel.hooks import Hooks
+from actors.recording import place_of_step, record
 from actors.routes import Chunk, ModelFailure, ModelRequest, ModelResponse
 from actors.tools import PromptRegistry, ToolRegistry
 from actors.turn_hooks import (
@@ -157,15 +157,14 @@ class Agent:
         taken, adapter = self.routes.resolve(route)
         turn_n = self._log.snapshot().turns_n + 1
         turn_id = turn_id_for(turn_n)
-        await self._log.append(UserInputAccepted(turn_id, invocation_id, (UserMessage(text),)))
-        _log.info("turn started", session=self._log.session_id, turn=turn_id)
+        message = UserMessage(text)
+        await record(self._log, UserInputAccepted(turn_id, invocation_id, (message,)))
         try:
             failure = await self._run_steps(_Turn(turn_id, turn_n, taken, adapter))
         except BaseException as error:
             await self._close_or_owe(turn_id, _why(error) or why_cut())
             raise
         if failure is None:
-            _log.info("turn finished", session=self._log.session_id, turn=turn_id)
             return
         with trio.CancelScope(shield=True):
             await _close(self._log, failure)
@@ -189,7 +188,7 @@ class Agent:
         request = await self._request(turn, step_id, tools)
         answer = await self._ask(turn.adapter, request, step_id)
         if isinstance(answer, ModelResponse):
-            with self._hook_failures(POST_STEP.name):
+            with self._hook_failures(POST_STEP.name, step_id):
                 await self._hooks.parallel(
                     POST_STEP,
                     StepAnswer(
@@ -206,11 +205,12 @@ class Agent:
         snapshot = self._log.snapshot()
         history = snapshot.model_history()
         draft = StepDraft(turn.turn_id, step_id, self._prompts.snapshot(), tools.specs, history)
-        with self._hook_failures(PRE_STEP.name):
+        with self._hook_failures(PRE_STEP.name, step_id):
             drafted = await self._hooks.waterfall(PRE_STEP, draft, _as_it_is)
             if type(drafted) is not StepDraft:
                 raise TypeError("not a StepDraft")
-        await self._log.append(
+        await record(
+            self._log,
             ModelRequestRecorded(
                 turn.turn_id,
                 step_id,
@@ -220,7 +220,7 @@ class Agent:
                 snapshot.history_ref()
                 if drafted.messages is history or drafted.messages == history
                 else InlineMessages(drafted.messages),
-            )
+            ),
         )
         return ModelRequest(
             turn.route,
@@ -233,11 +233,12 @@ class Agent:
 
     async def _execute(self, draft: CallDraft, tools: ToolSet, offered: frozenset[str]) -> None:
         """Run one tool call between its two records."""
-        with self._hook_failures(PRE_EXECUTE.name):
+        with self._hook_failures(PRE_EXECUTE.name, draft.step_id):
             drafted = await self._hooks.waterfall(PRE_EXECUTE, draft, _as_it_is)
             if type(drafted) not in {CallDraft, ErrorInfo}:
                 raise TypeError("neither a CallDraft nor an ErrorInfo")
-        await self._log.append(ToolExecutionStarted(draft.step_id, draft.call))
+        tool = _told_name(draft.call, offered)
+        await record(self._log, ToolExecutionStarted(draft.step_id, draft.call), tool=tool)
         if isinstance(drafted, ErrorInfo):
             outcome: Outcome = drafted
         elif drafted.call.name in offered:
@@ -246,12 +247,13 @@ class Agent:
             outcome = ErrorInfo("unknown_tool", "there is no such tool")
         # No checkpoint between the handler's return and this.
         with trio.CancelScope(shield=True):
-            await self._complete(CallOutcome(draft.turn_id, draft.step_id, draft.call, outcome))
+            done = CallOutcome(draft.turn_id, draft.step_id, draft.call, outcome)
+            await self._complete(done, tool)
 
-    async def _complete(self, outcome: CallOutcome) -> None:
+    async def _complete(self, outcome: CallOutcome, tool: str) -> None:
         """Let the listeners see to an outcome, and record what they make of it. Shielded."""
         final: Outcome | None = None
-        with self._hook_failures(POST_EXECUTE.name):
+        with self._hook_failures(POST_EXECUTE.name, outcome.step_id):
             with trio.move_on_after(POST_EXECUTE_S):
                 final = await self._hooks.waterfall(POST_EXECUTE, outcome, _outcome_as_it_is)
             if type(final) not in {Json, ErrorInfo}:
@@ -260,21 +262,27 @@ class Agent:
         result, error = (final, None) if isinstance(final, Json) else (None, final)
         step_id, call = outcome.step_id, outcome.call
         try:
-            await self._log.append(
-                ToolExecutionCompleted(step_id, call.id, result=result, error=error)
-            )
+            completed = ToolExecutionCompleted(step_id, call.id, result=result, error=error)
+            await record(self._log, completed, tool=tool)
         except RejectedEvent as refusal:
             error = ErrorInfo("handler_error", f"the result cannot be recorded: {refusal}")
-            await self._log.append(ToolExecutionCompleted(step_id, call.id, error=error))
+            completed = ToolExecutionCompleted(step_id, call.id, error=error)
+            await record(self._log, completed, tool=tool)
 
     @contextmanager
-    def _hook_failures(self, hook: str) -> Generator[None, None, None]:
+    def _hook_failures(self, hook: str, step_id: str) -> Generator[None, None, None]:
         """Turn what comes out of a hook's listeners into :class:`_HookFailed`."""
         try:
             yield
         except Exception as error:
             # The kind alone goes on record: foreign texts may hold what no event may.
-            _log.error("hook failed", session=self._log.session_id, hook=hook, exc_info=error)
+            _log.error(
+                "hook failed",
+                session=self._log.session_id,
+                **place_of_step(step_id),
+                hook=hook,
+                exc_info=error,
+            )
             raise _HookFailed(f"a listener of {hook} failed: {type(error).__name__}") from error
 
     async def _ask(
@@ -286,7 +294,7 @@ class Agent:
             async with aclosing(adapter.stream(request)) as outputs:
                 async for output in outputs:
                     if isinstance(output, Chunk):
-                        await self._log.append(ModelChunkRecorded(step_id, output.value))
+                        await record(self._log, ModelChunkRecorded(step_id, output.value))
                         continue
                     answer = await self._kept(step_id, output)
                     break
@@ -296,7 +304,10 @@ class Agent:
             # The type alone: the text of a provider's error may hold what no log may.
             name = type(error).__name__
             _log.warning(
-                "model adapter failed", session=self._log.session_id, step=step_id, error=name
+                "model adapter failed",
+                session=self._log.session_id,
+                **place_of_step(step_id),
+                error=name,
             )
             failure = ModelFailure("provider_error", f"the model adapter failed: {name}")
             return answer or failure
@@ -310,7 +321,7 @@ class Agent:
             return output
         message = _with_new_ids(output.message, step_id, self._log.snapshot())
         response = evolve(output, message=message)
-        await self._log.append(_committed(step_id, response))
+        await record(self._log, _committed(step_id, response))
         return response
 
     async def _close_or_owe(self, turn_id: str, why: ErrorInfo) -> None:
@@ -336,6 +347,11 @@ async def _as_it_is(draft: _Draft) -> _Draft:
 
 async def _outcome_as_it_is(outcome: CallOutcome) -> Outcome:
     return outcome.outcome
+
+
+def _told_name(call: ToolCall, offered: frozenset[str]) -> str:
+    """Return what a log may call the tool: a name that nobody offered is the model's own words."""
+    return call.name if call.name in offered else "(unknown)"
 
 
 def _with_new_ids(message: AssistantMessage, step_id: str, snapshot: Snapshot) -> AssistantMessage:
@@ -368,10 +384,7 @@ async def _close(log: SessionLog, why: ErrorInfo) -> tuple[Event, ...]:
     Cancellation and exceptions are those of :meth:`SessionLog.append_many`.
     """
     owed = closing_events(log.snapshot(), why.code, why.message)
-    await log.append_many(owed)
-    for event in owed:
-        if isinstance(event, StepFailed):
-            _log.warning("turn failed", session=log.session_id, step=event.step_id, code=event.code)
+    await record(log, *owed)
     return owed
 
 

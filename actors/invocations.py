@@ -195,6 +195,12 @@ class Invocations:
             raise _shutting_down(invocation_id)
         invocation = Invocation(invocation_id, text, route)
         self._live[invocation_id] = invocation
+        _log.info(
+            "invocation queued",
+            session=self._log.session_id,
+            invocation=invocation_id,
+            before=len(self._live) - 1,
+        )
         self._arrived.set()
         return await invocation.wait()
 
@@ -354,12 +360,29 @@ class Invocations:
         else:
             assert error is not None  # the first branch took the rest
             invocation.settle("failed", error)
+        self._tell_settled(invocation, record)
 
     def _withdraw(self, invocation: Invocation, answer: InvocationFailure | ShuttingDown) -> None:
         """Settle one that left no event as cancelled, and remember its id."""
         del self._live[invocation.invocation_id]
         self._unrecorded[invocation.invocation_id] = _digest(invocation.text)
         invocation.settle("cancelled", answer)
+        self._tell_settled(invocation, None)
+
+    def _tell_settled(self, invocation: Invocation, record: TurnRecord | None) -> None:
+        """Log how an invocation ended: where its Turn stands, and no word of what was said."""
+        told: dict[str, str | int | None] = {}
+        if record is not None:
+            told = {"turn": record.turn_id, "sequence": record.ended_at, "steps": record.steps_n}
+        if isinstance(invocation.answer, InvocationFailure):
+            told["code"] = invocation.answer.code
+        _log.info(
+            "invocation settled",
+            session=self._log.session_id,
+            invocation=invocation.invocation_id,
+            state=invocation.state,
+            **told,
+        )
 
     async def _record_owed(self) -> None:
         """Try once more to record what is owed; :meth:`shut_down` tells whether it worked."""

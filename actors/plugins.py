@@ -75,9 +75,13 @@ class SessionConfig:
 async def _set_up_session(context: Context, config: SessionConfig) -> None:
     # The store cannot be cancelled in the middle of its closing, so a deadline would only lie.
     log = await context.enter(_session(config), "session log", math.inf)
-    owed = await recover(log)
-    if owed:
-        _log.warning("recovery recorded", session=log.session_id, events=len(owed))
+    # A stop that comes now waits for it: it is one transaction, and no stop leaves a Turn open.
+    with trio.CancelScope(shield=True):
+        owed = await recover(log)
+        if owed:
+            at = log.snapshot().last_sequence
+            _log.warning("recovery recorded", session=log.session_id, sequence=at, events=len(owed))
+    await trio.lowlevel.checkpoint_if_cancelled()  # asked to leave meanwhile
     context.provide(SESSION_LOG, log)
 
 
@@ -86,7 +90,8 @@ async def _session(config: SessionConfig) -> AsyncGenerator[SessionLog, None]:
     async with open_session_log(
         config.session_id, config.database, on_progress=config.on_progress
     ) as log:
-        _log.info("session opened", session=log.session_id, events=len(log.snapshot()))
+        at = log.snapshot().last_sequence
+        _log.info("session opened", session=log.session_id, sequence=at, events=at)
         if log.other_session_ids:
             _log.warning(
                 "this session is new in a file that holds others",
@@ -94,9 +99,9 @@ async def _session(config: SessionConfig) -> AsyncGenerator[SessionLog, None]:
                 others=list(log.other_session_ids),
             )
         yield log
-        _log.info("session closing", session=log.session_id)
+        _log.info("session closing", session=log.session_id, sequence=log.snapshot().last_sequence)
         owes = log.snapshot().open_turn is not None
-    _log.info("session closed", session=config.session_id)
+    _log.info("session closed", session=config.session_id, sequence=log.snapshot().last_sequence)
     if owes:
         raise StoreError("what the last turn owes could not be recorded", config.database)
 

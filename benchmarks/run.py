@@ -1,222 +1,228 @@
-"""Measure the durable log against plain SQLite doing the same work, in the same run.
+"""Measure sessiond beside plain SQLite doing the same work, in the same run.
 
-A figure alone says more about the disk than about the code; the ratio to SQLite on the same
-disk, taken in turns, is what can be compared from one machine or day to another.
+A figure alone says more about the machine than about the code; the ratio to the same work on the
+same machine, taken in turns, is what can be compared from one day to another.
 """
 
 from __future__ import annotations
 
 import json
-import platform
-import sqlite3
-import statistics
+import sys
 import time
-from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
-import trio
-from attrs import frozen
 
-from actors.codec import encode_event, rfc3339_now, row_digest
-from actors.session_log import open_session_log
-from benchmarks.workload import session_events
+from benchmarks import appends, reload, serving, sizes, startup
+from benchmarks.environment import environment, heading
+from benchmarks.lines import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from actors.events import Event
+    from benchmarks.lines import Family, Line, Result
 
-SESSION_ID = "bench"
-BATCH_EVENTS_N = 256
-
-_Row = tuple[str, int, int, str, str, str, bytes]
-
-CREATE = """
-CREATE TABLE session_events (
-    session_id TEXT NOT NULL, sequence INTEGER NOT NULL, format_version INTEGER NOT NULL,
-    recorded_at TEXT NOT NULL, event_type TEXT NOT NULL, payload TEXT NOT NULL,
-    digest BLOB NOT NULL, PRIMARY KEY (session_id, sequence)
-) STRICT
-"""
-INSERT = "INSERT INTO session_events VALUES (?, ?, ?, ?, ?, ?, ?)"
-SELECT = "SELECT * FROM session_events WHERE session_id = ? ORDER BY sequence"
+FAMILIES: dict[str, Family] = {
+    "appends": appends,
+    "reload": reload,
+    "sizes": sizes,
+    "serving": serving,
+    "startup": startup,
+}
+"""In the order of the table."""
+EXIT_MISSED = 1
+USUAL_EVENTS_N, QUICK_EVENTS_N = 20_000, 2_000
+USUAL_ROUNDS_N, QUICK_ROUNDS_N = 7, 3
 
 
-@frozen
-class Case:
-    """The same work twice: each side is given a path and returns the seconds that it took."""
+class Progress:
+    """One line on standard error that says what is being measured, where that is a terminal."""
 
-    name: str
-    events_n: int
-    log_s: Callable[[Path], float]
-    sqlite_s: Callable[[Path], float]
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
 
+    def say(self, what: str) -> None:
+        """Replace the line."""
+        if self._is_shown:
+            print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
 
-@frozen
-class Result:
-    """One line of the report."""
-
-    case: str
-    events_n: int
-    log_us: float
-    """Median over the rounds, in microseconds an event."""
-    sqlite_us: float
-    ratio: float
-    """Median over the rounds of log to SQLite, each pair measured back to back."""
-    ratio_least: float
-    ratio_most: float
+    def clear(self) -> None:
+        """Take the line away."""
+        self.say("")
 
 
-def prepared_rows(events: Sequence[Event]) -> list[_Row]:
-    """Return the rows that the log would store, made before any clock runs."""
-    rows: list[_Row] = []
-    digest: bytes | None = None
-    for sequence, event in enumerate(events, 1):
-        event_type, payload = encode_event(event)
-        at = rfc3339_now()
-        digest = row_digest(digest, SESSION_ID, sequence, 0, at, event_type, payload)
-        rows.append((SESSION_ID, sequence, 0, at, event_type, payload, digest))
-    return rows
+def told_sizes(settings: Settings) -> str:
+    """Return how much is measured; the texts of the lines name the usual sizes."""
+    usual = "" if settings.events_n == USUAL_EVENTS_N else f" where the table says {USUAL_EVENTS_N}"
+    return f"{settings.rounds_n} rounds, a long session of {settings.events_n} events{usual}"
 
 
-def write_with_log(path: Path, events: Sequence[Event], batch_n: int) -> float:
-    """Append ``events``, ``batch_n`` a call, one call after the other; return the seconds."""
-
-    async def write() -> float:
-        async with open_session_log(SESSION_ID, database=path) as log:
-            began = time.perf_counter()
-            if batch_n == 1:
-                for event in events:
-                    await log.append(event)
-            else:
-                for start in range(0, len(events), batch_n):
-                    await log.append_many(events[start : start + batch_n])
-            return time.perf_counter() - began
-
-    return trio.run(write)
-
-
-def write_with_sqlite(path: Path, rows: Sequence[_Row], batch_n: int) -> float:
-    """Insert ``rows`` as durably, ``batch_n`` a transaction; return the seconds."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(CREATE)
-        began = time.perf_counter()
-        for start in range(0, len(rows), batch_n):
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(INSERT, rows[start : start + batch_n])
-            connection.execute("COMMIT")
-        return time.perf_counter() - began
-
-
-def reload_with_log(path: Path) -> float:
-    """Open a written session until its snapshot can be read; return the seconds."""
-
-    async def reload() -> float:
-        began = time.perf_counter()
-        async with open_session_log(SESSION_ID, database=path) as log:
-            log.snapshot()
-            return time.perf_counter() - began
-
-    return trio.run(reload)
-
-
-def reload_with_sqlite(path: Path) -> float:
-    """Open the same file and fetch its rows, unchecked and unread; return the seconds."""
-    began = time.perf_counter()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(SELECT, (SESSION_ID,)).fetchall()
-        return time.perf_counter() - began
-
-
-def cases(events_n: int, written: Path) -> Iterator[Case]:
-    """Prepare the three cases; ``written`` becomes the file that the last one reloads."""
-    events = session_events(events_n)
-    rows = prepared_rows(events)
-    for name, batch_n, most_n in (
-        ("append", 1, 512),
-        (f"append_many({BATCH_EVENTS_N})", BATCH_EVENTS_N, events_n),
-    ):
-        some_n = min(events_n, most_n)
-        yield Case(
-            name,
-            some_n,
-            lambda path, n=some_n, b=batch_n: write_with_log(path, events[:n], b),
-            lambda path, n=some_n, b=batch_n: write_with_sqlite(path, rows[:n], b),
-        )
-    write_with_log(written, events, BATCH_EVENTS_N)
-    yield Case(
-        "reload",
-        events_n,
-        lambda _: reload_with_log(written),
-        lambda _: reload_with_sqlite(written),
+def table_head() -> str:
+    """Return the head of the table."""
+    return (
+        f"{'measure':<58}{'value':>10} {'unit':<12}{'must':>8}{'aim':>8}  "
+        f"{'verdict':<8}least … most of the rounds"
     )
 
 
-def measure(case: Case, rounds_n: int, directory: Path) -> Result:
-    """Run both sides ``rounds_n`` times in turns, each going first every other round."""
-    log_s: list[float] = []
-    sqlite_s: list[float] = []
-    sides = [(case.log_s, log_s), (case.sqlite_s, sqlite_s)]
-    for _ in range(rounds_n):
-        for work, times in sides:
-            with TemporaryDirectory(dir=directory) as fresh:
-                times.append(work(Path(fresh) / "session.sqlite3"))
-        sides.reverse()
-    ratios = [ours / theirs for ours, theirs in zip(log_s, sqlite_s, strict=True)]
-    return Result(
-        case.name,
-        case.events_n,
-        statistics.median(log_s) / case.events_n * 1e6,
-        statistics.median(sqlite_s) / case.events_n * 1e6,
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
+def table_row(result: Result) -> str:
+    """Return a result as a row of the table."""
+    line, rounds = result.line, result.rounds
+    spread = f"{number(min(rounds))} … {number(max(rounds))}" if rounds else ""
+    limits = "".join(
+        f"{'' if limit is None else number(limit):>8}" for limit in (line.must, line.aim)
     )
+    return (
+        f"{line.measure:<58}{number(result.value):>10} {line.unit:<12}{limits}  "
+        f"{line.verdict(result.value):<8}{spread}"
+    ).rstrip()
 
 
-def report(results: Sequence[Result]) -> str:
-    """Return the results as a table for a person."""
-    lines = [f"{'':<18}{'events':>8}{'log':>12}{'sqlite':>12}{'ratio':>8}   least … most"]
-    lines += [
-        f"{result.case:<18}{result.events_n:>8}{result.log_us:>9.1f} µs{result.sqlite_us:>9.1f} µs"
-        f"{result.ratio:>8.2f}   {result.ratio_least:.2f} … {result.ratio_most:.2f}"
-        for result in results
-    ]
-    return "\n".join(lines)
+def number(value: float) -> str:
+    """Return a number as short as three digits allow."""
+    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def result_value(result: Result) -> dict[str, Any]:
+    """Return a result as a JSON object, with every sample."""
+    line = result.line
+    return {
+        "line": line.name,
+        "measure": line.measure.strip(),
+        "value": result.value,
+        "unit": line.unit,
+        "must": line.must,
+        "aim": line.aim,
+        "more_is_better": line.more_is_better,
+        "verdict": line.verdict(result.value),
+        "rounds": list(result.rounds),
+        "medians": result.medians,
+        "samples": {name: list(taken) for name, taken in result.samples.items()},
+        "notes": dict(result.notes),
+    }
+
+
+def all_lines() -> dict[str, Line]:
+    """Return every line by its name, in the order of the table."""
+    return {line.name: line for line in chain.from_iterable(f.LINES for f in FAMILIES.values())}
+
+
+def chosen_lines(names: Sequence[str]) -> set[str]:
+    """Return the lines that are meant by names of lines and of families; by none, all.
+
+    Raises:
+        click.BadParameter: there is no such name.
+    """
+    chosen: set[str] = set()
+    for name in chain.from_iterable(each.split(",") for each in names):
+        if name in FAMILIES:
+            chosen.update(line.name for line in FAMILIES[name].LINES)
+        elif name in all_lines():
+            chosen.add(name)
+        else:
+            known = ", ".join((*FAMILIES, *all_lines()))
+            raise click.BadParameter(f"no line or family is called {name!r}; there are: {known}")
+    return chosen or set(all_lines())
+
+
+def measured(settings: Settings, chosen: set[str]) -> Iterator[Result]:
+    """Measure each family that has a chosen line; yield the results of those lines as they come."""
+    for family in FAMILIES.values():
+        if chosen.isdisjoint(line.name for line in family.LINES):
+            continue
+        for result in family.measure(settings):
+            if result.line.name in chosen:
+                yield result
 
 
 @click.command()
-@click.option("--events", "events_n", type=click.IntRange(min=1), default=4096, show_default=True)
-@click.option("--rounds", "rounds_n", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option(
+    "--only",
+    "names",
+    multiple=True,
+    metavar="NAME[,NAME…]",
+    help="Lines or families of lines; may be given again.",
+)
+@click.option("--rounds", "rounds_n", type=click.IntRange(min=1), help="[default: 7, quick: 3]")
+@click.option(
+    "--events",
+    "events_n",
+    type=click.IntRange(min=100),
+    help="Events of the long session; the longest has ten times as many.  "
+    "[default: 20000, quick: 2000]",
+)
+@click.option("--quick", "is_quick", is_flag=True, help="Fewer rounds and smaller sizes.")
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     help="Where the databases are written: the disk that is measured.  [default: here]",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
-def main(events_n: int, rounds_n: int, directory: Path, *, as_json: bool) -> None:
-    """Measure the durable log against plain SQLite on the same disk; times are an event's."""
+@click.option("--json", "json_only", is_flag=True, help="The JSON document without the table.")
+@click.option("--table", "table_only", is_flag=True, help="The table without the JSON document.")
+@click.option(
+    "--json-file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the JSON document here too, as the results come.",
+)
+@click.option("--check", is_flag=True, help="Exit with 1 if a line misses what it must reach.")
+def main(
+    names: tuple[str, ...],
+    rounds_n: int | None,
+    events_n: int | None,
+    directory: Path,
+    json_file: Path | None,
+    *,
+    is_quick: bool,
+    json_only: bool,
+    table_only: bool,
+    check: bool,
+) -> None:
+    """Measure sessiond beside plain SQLite; print a table, and then the same as JSON."""
+    chosen = chosen_lines(names)
+    progress = Progress()
+    began = time.perf_counter()
+    results: list[Result] = []
     with TemporaryDirectory(prefix="bench-", dir=directory) as name:
-        place = Path(name)
-        prepared = cases(events_n, place / "written.sqlite3")
-        results = [measure(case, rounds_n, place) for case in prepared]
-    if as_json:
-        setting = {
-            "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
-            "platform": platform.platform(),
-            "rounds": rounds_n,
+        settings = Settings(
+            Path(name),
+            rounds_n or (QUICK_ROUNDS_N if is_quick else USUAL_ROUNDS_N),
+            events_n or (QUICK_EVENTS_N if is_quick else USUAL_EVENTS_N),
+            is_quick,
+            progress.say,
+        )
+        setting = environment(settings.place) | {
+            "rounds": settings.rounds_n,
+            "events": settings.events_n,
+            "quick": is_quick,
         }
-        print(json.dumps({**setting, "results": [attrs.asdict(result) for result in results]}))
-    else:
-        print(report(results))
+
+        def document() -> str:
+            rows = [result_value(result) for result in results]
+            return json.dumps({**setting, "results": rows}, ensure_ascii=False)
+
+        if not json_only:
+            print(heading(setting))
+            print(f"sizes       {told_sizes(settings)}")
+            print(f"\n{table_head()}", flush=True)
+        for result in measured(settings, chosen):
+            results.append(result)
+            progress.clear()
+            if not json_only:
+                print(table_row(result), flush=True)
+            if json_file is not None:
+                json_file.write_text(f"{document()}\n", encoding="utf-8")
+    progress.clear()
+    setting["seconds"] = round(time.perf_counter() - began, 1)
+    if not json_only:
+        print(f"\n{setting['seconds']} s")
+    if not table_only:
+        print(document())
+    if check and any(result.line.verdict(result.value) == "MISSED" for result in results):
+        sys.exit(EXIT_MISSED)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ ANNOUNCED = "sessiond listening on "
 
 FORKS = """
 import json, os, sys, tempfile
-import actors.providers.echo, web.client, web.host, web.offline  # what commands import late
+import actors.providers.echo, web.client, web.host  # what commands import late
+import web.advice, web.doctor, web.offline, web.show
 from web.__main__ import main
 
 if json.loads(sys.argv[2]) and os.geteuid() == 0:  # to root nothing is forbidden

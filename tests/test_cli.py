@@ -29,7 +29,8 @@ from process_support import (
 )
 
 from actors.validation import document_fault
-from web.cli import cli, printable
+from web.cli import cli
+from web.streams import printable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -92,6 +93,21 @@ def test_show_is_readable(database: Path) -> None:
     assert {kind for _, kind in headings} == {"user", "assistant", "tool", "failure"}
     for said in ("hello", "let me see", 'lookup({"q": 1})', '{"found":[1,null]}', "the end"):
         assert f"    {said}\n" in shown.stdout or f"    calls {said}  " in shown.stdout, said
+
+
+def test_show_is_as_the_readme_has_it(tmp_path: Path) -> None:
+    """Piped, it prints to the letter what the README says of the session that it tells of."""
+    readme = (TREE / "README.md").read_text(encoding="utf-8")
+    _, _, rest = readme.partition("$ sessiond show sessiond.sqlite3\n")
+    told, _, rest = rest.partition("\n$ sessiond verify sessiond.sqlite3\n")
+    database = tmp_path / "sessiond.sqlite3"
+    with HostProcess(database) as host:
+        assert host.post("first", "What do you remember?").status_code == 200
+        assert host.post("second", "And now?").status_code == 200
+        assert host.stop() == 0
+    assert run("show", database).stdout == f"{told}\n"
+    verified = run("verify", database).stdout.replace(str(database), database.name)
+    assert rest.startswith(verified)
 
 
 def test_show_cannot_be_fooled(tmp_path: Path) -> None:
@@ -386,6 +402,7 @@ def options() -> list[tuple[str, click.Option]]:
 def test_environment_names(command: str, option: click.Option) -> None:
     """Every option is read from SESSIOND_<COMMAND>_<OPTION>, whatever its parameter's name."""
     (flag,) = option.opts
+    assert option.show_envvar
     name = f"SESSIOND_{command}_{flag.removeprefix('--')}".upper().replace("-", "_")
     context = click.Context(cli.commands[command], auto_envvar_prefix=f"SESSIOND_{command.upper()}")
     runner = CliRunner(env={name: "from the environment"})
@@ -419,10 +436,16 @@ USAGE_ERRORS: list[list[str]] = [
     ["show", "x", "--session-id", "with space"],
     ["show", "x", "--session-id", "newline\n"],
     ["show", "x", "--session-id", ""],
+    ["show", "x", "--follow", "--request", "turn-1/step-1"],
     ["export", "x", "--session-id", "a" * 129],
     ["verify", "x", "y"],
     ["backup", "x"],
     ["serve", "x"],
+    ["serve", "--connect-timeout", "nan"],
+    ["serve", "--request-timeout", "nan"],
+    ["completion"],
+    ["completion", "csh"],
+    ["doctor", "x", "y"],
     ["serve", "--port", "65536"],
     ["serve", "--port", "-1"],
     ["serve", "--port", "http"],
@@ -476,9 +499,10 @@ def test_offline_commands_load_no_web_stack(database: Path) -> None:
     script = f"""
 import sys
 from web.cli import cli
-for arguments in (["show"], ["show", "--json"], ["verify"], ["export"]):
+for arguments in (["show"], ["show", "--json"], ["verify"], ["export"], ["doctor"]):
     cli([*arguments, {str(database)!r}], standalone_mode=False)
-heavy = {{"trio", "quart", "quart_trio", "hypercorn", "httpx", "structlog"}} & set(sys.modules)
+heavy = {{"trio", "quart", "quart_trio", "hypercorn", "httpx", "structlog", "rich"}}
+heavy &= set(sys.modules)
 sys.exit(f"loaded: {{heavy}}" if heavy else 0)
 """
     done = subprocess.run(

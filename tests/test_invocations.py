@@ -581,7 +581,12 @@ async def test_an_owed_turn_is_made_up_for_before_its_own_id_is_answered(
             await invocations.submit("a", "other")
         assert getattr(await invocations.submit("a", "hello"), "code", None) == "interrupted"
         assert recorded_code(log.snapshot()) == "interrupted"
-        assert [entry["event"] for entry in logs] == ["turn failed"]
+        assert [entry["event"] for entry in logs] == [
+            "invocation queued",
+            "commits succeed again",
+            "turn failed",
+            "invocation settled",
+        ]
     assert len(adapter.requests) == 1
 
 

@@ -13,8 +13,10 @@ ROOT = Path(actors.__file__).parent.parent
 # The order stands in the package's docstring, lowest first, one module a line.
 ORDER = [line.split()[0] for line in (actors.__doc__ or "").splitlines()[2:] if line.strip()]
 WEB_ORDER = [
-    *("logs", "problems", "guard", "page", "runtime", "api", "app", "server", "host"),
-    *("offline", "requests", "client", "cli", "__main__"),
+    *("interpreter", "streams", "progress", "versions", "logs"),
+    *("problems", "guard", "page", "runtime", "openapi", "api", "app", "server", "host"),
+    *("offline", "requests", "client", "advice", "show", "follow", "surroundings", "doctor"),
+    *("manual", "ending", "parameters", "commands", "cli", "__main__"),
 ]
 # What synchronous code must not know, and what the offline commands must not pay for.
 ASYNC_LIBRARIES = {"trio", "hypercorn", "quart", "quart_trio"}
@@ -82,7 +84,8 @@ def test_the_store_and_the_values_know_no_event_loop() -> None:
 
 def test_the_file_is_known_to_few() -> None:
     """Rows come from the file through the log and the offline commands alone."""
-    allowed = {"actors.session_log", "actors.store", "web.cli", "web.offline"}
+    allowed = {"actors.session_log", "actors.store", "web.offline", "web.follow", "web.doctor"}
+    allowed |= {"web.versions", "web.commands.files"}  # of SQLite itself; opens what these read
     for path in (*modules("actors"), *modules("web")):
         if {"actors.store", "actors.reader", "sqlite3"} & imports(path):
             assert name_of(path) in allowed | {"actors.reader", "actors.layout", "actors.rows"}

@@ -199,9 +199,10 @@ def test_messages_that_do_not_match_their_sum_are_not_shown() -> None:
     assert isinstance(request, ModelRequestRecorded)
     assert isinstance(request.messages, HistoryRef)
     forged = Timeline("default")
-    forged.publish(snapshot[0])
     ref = evolve(request.messages, sha256="0" * 64)
-    forged.publish(evolve(snapshot[1], event=evolve(request, messages=ref)))
+    events = [talk.input(), evolve(request, messages=ref)]
+    for row, event in zip(rows_of(events), events, strict=True):
+        forged.publish(row, event)
     with pytest.raises(StoreError, match="sha256 of turn-1/step-1 is not of the history at 1"):
         find_request(forged.snapshot(), "turn-1/step-1")
 
@@ -325,7 +326,8 @@ def test_the_command_loads_no_event_loop(database: Path) -> None:
 import sys
 from web.cli import cli
 cli(["show", {str(database)!r}, "--request", "turn-1/step-1"], standalone_mode=False)
-heavy = {{"trio", "quart", "quart_trio", "hypercorn", "httpx", "structlog"}} & set(sys.modules)
+heavy = {{"trio", "quart", "quart_trio", "hypercorn", "httpx", "structlog", "rich"}}
+heavy &= set(sys.modules)
 assert not heavy, heavy
 """
     done = subprocess.run(

@@ -15,6 +15,11 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _leave)
+    else:
+        # What a command has begun, a copy say, is taken back also where it is told to end.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _end)
     try:
         # In here, since an interrupt may come while the imports run.
         from web.cli import cli  # noqa: PLC0415
@@ -26,6 +31,10 @@ def main() -> None:
 
 def _leave(_number: int, _frame: object) -> None:
     os._exit(0)
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)  # as a shell reports it
 
 
 if __name__ == "__main__":

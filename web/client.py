@@ -69,9 +69,9 @@ class HostClient:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ConfigurationError(f"{url!r} is not a URL: {error}") from error
+            raise ConfigurationError(f"--url {url!r}: is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ConfigurationError(f"{url!r} is not an http URL")
+            raise ConfigurationError(f"--url {url!r}: is not an http URL")
         self._url = url.rstrip("/")
         # No read timeout: a Turn takes as long as it takes.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
@@ -102,7 +102,7 @@ class HostClient:
                 headers={"content-type": "application/json"},
             )
         except httpx.ConnectError as error:
-            return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
+            return self._no_host(error)
         except httpx.HTTPError as error:
             return Unanswered(
                 f"the connection to {self._url} broke ({_worded(error)}); what became of the "
@@ -121,7 +121,7 @@ class HostClient:
         try:
             response = self._http.delete(self._address(invocation_id), timeout=CANCEL_TIMEOUT_S)
         except httpx.HTTPError as error:
-            return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
+            return self._no_host(error)
         return None if response.status_code == HTTPStatus.ACCEPTED else _refusal(response)
 
     def plugins(self) -> list[dict[str, JsonValue]] | Refused | Unanswered:
@@ -130,13 +130,19 @@ class HostClient:
         try:
             response = self._http.get(address, timeout=READ_TIMEOUT_S)
         except httpx.HTTPError as error:
-            return Unanswered(f"no Host answers at {self._url}: {_worded(error)}")
+            return self._no_host(error)
         if response.status_code != HTTPStatus.OK:
             return _refusal(response)
         answer = _json(response)
         if document_fault("runtime-response", answer) is not None:
             return Unanswered(f"what answers at {self._url} is not a Host")
         return cast("dict[str, list[dict[str, JsonValue]]]", answer)["plugins"]
+
+    def _no_host(self, error: httpx.HTTPError) -> Unanswered:
+        return Unanswered(
+            f"no Host answers at {self._url}: {_worded(error)}; "
+            "`sessiond serve` starts one, --url names another"
+        )
 
     def _address(self, invocation_id: str) -> str:
         return f"{self._url}/api/v1/agent/invocations/{invocation_id}"

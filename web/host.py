@@ -34,8 +34,12 @@ from actors.plugins import (
     SessionConfig,
 )
 from actors.tasks import running_beside
-from web.logs import LogFormat, configure_logs, is_terminal, write_error
+from web import interpreter
+from web.logs import LogFormat, configure_logs
+from web.progress import progress_bar
 from web.server import HTTP, HttpConfig, loopback_address, raise_descriptor_limit
+from web.streams import write_error
+from web.versions import version_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +101,7 @@ async def run_host(config: HostConfig) -> None:
     loopback_address(config.host)  # refused before the file is made or touched
     configure_logs(config.log_format, config.log_level)
     raise_descriptor_limit()
+    interpreter.share_evenly()
     stop, ended = _Stop(), trio.CancelScope()
     async with running_beside(partial(_take_signals, stop, ended), ended.cancel):
         with stop.starting:
@@ -109,14 +114,27 @@ async def _take_signals(stop: _Stop, ended: trio.CancelScope) -> None:
         for number in SIGNALS
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
     ]
+    had_terminal = _has_terminal()
     with ended, trio.open_signal_receiver(*taken) as signals:
         number = await anext(signals)
         _log.info("stop requested", signal=signal.Signals(number).name)
         stop.ask()
         with trio.move_on_after(STOP_DEADLINE_S):
-            await anext(signals)
+            # A terminal that closes is told of by the shell and by the system, one after the
+            # other: that is one request to stop.
+            while await anext(signals) == signal.SIGHUP and had_terminal and not _has_terminal():
+                pass
             _leave_at_once("a second signal ended the stop before it was complete")
         _leave_at_once(f"the stop was not complete after {STOP_DEADLINE_S:g} s")
+
+
+def _has_terminal() -> bool:
+    """Tell whether there is a terminal whose closing would be told to this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _leave_at_once(reason: str) -> NoReturn:
@@ -141,27 +159,35 @@ async def _mount_all(runtime: Runtime, config: HostConfig, stop: _Stop) -> None:
     What an option got wrong is found before the file is touched, and nobody can connect before
     everything that is to be served stands.
     """
-    progress = _show_progress if is_terminal() else None
-    session = SessionConfig(config.session_id, config.session_db, progress)
     agent = AgentConfig(config.system_prompt, config.max_steps)
 
     def announce(url: str) -> None:
         stop.has_started = True
         print(f"sessiond listening on {url}", flush=True)  # noqa: T201 # the one line
 
-    await _standing(runtime.mount(MODELS, config.models, essential=True))
-    needed = (
-        runtime.mount(SESSION, session, essential=True),
-        runtime.mount(TOOLS_PLUGIN, None, essential=True),
-        runtime.mount(AGENT_PLUGIN, agent, essential=True),
-        runtime.mount(INVOCATIONS_PLUGIN, None, essential=True),
-    )
-    for plugin, plugin_config in ((CLOCK, None), (RECALL, None), *config.plugins):
-        runtime.mount(plugin, plugin_config)
-    await runtime.wait_settled()  # of these, one may wait for what never comes
-    await _standing(*needed)
+    with progress_bar("loading") as on_progress:
+        session = SessionConfig(config.session_id, config.session_db, on_progress)
+        await _standing(runtime.mount(MODELS, config.models, essential=True))
+        needed = (
+            runtime.mount(SESSION, session, essential=True),
+            runtime.mount(TOOLS_PLUGIN, None, essential=True),
+            runtime.mount(AGENT_PLUGIN, agent, essential=True),
+            runtime.mount(INVOCATIONS_PLUGIN, None, essential=True),
+        )
+        for plugin, plugin_config in ((CLOCK, None), (RECALL, None), *config.plugins):
+            runtime.mount(plugin, plugin_config)
+        await runtime.wait_settled()  # of these, one may wait for what never comes
+        await _standing(*needed)
+    interpreter.settle()
     await _standing(
         runtime.mount(HTTP, HttpConfig(config.host, config.port, announce), essential=True)
+    )
+    _log.info(
+        "host started",
+        session=config.session_id,
+        database=None if config.session_db is None else str(config.session_db),
+        process=os.getpid(),
+        version=version_of("sessiond"),
     )
 
 
@@ -192,8 +218,3 @@ def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     for cause in causes[1:]:
         _log.error("and another failure", error=str(cause))
     return causes[0]
-
-
-def _show_progress(loaded_n: int, total_n: int) -> None:
-    end = "\n" if loaded_n >= total_n else ""
-    write_error(f"\rsessiond: loading, {loaded_n} of {total_n} events{end}")

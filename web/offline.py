@@ -1,23 +1,25 @@
 """What can be done with a database file alone: read, judge, copy. No Host, no trio.
 
-Every function takes an open :class:`~actors.reader.Reader` and goes page by page, a short read
+Most functions take an open :class:`~actors.reader.Reader` and go page by page, a short read
 transaction each, so that a Host may run on the file meanwhile. What is committed after the last
-page was read is not seen.
+page was read is not seen. ``on_progress`` is told after each page how much is done and how much
+there is.
 """
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from actors import strict_json
-from actors.codec import FORMAT_VERSION, envelope_json
 from actors.errors import StoreError, UnsoundSession
+from actors.layout import Contents, first_look
 from actors.reader import PAGE_ROWS, open_reader
 from actors.replay import replay_rows
+from actors.rows import describe
 from actors.snapshot import Timeline
-from actors.transcript import AssistantEntry, FailureEntry, ToolEntry, UserEntry, entry_value
 from actors.values import is_identifier
 
 if TYPE_CHECKING:
@@ -26,20 +28,25 @@ if TYPE_CHECKING:
 
     from actors.reader import Reader
     from actors.snapshot import Snapshot
-    from actors.transcript import Entry
+    from web.progress import OnProgress
+
+PEEK_S = 0.2
+"""How long :func:`peek_session_ids` waits for a file that is held by somebody else."""
 
 
-def replay_pages(reader: Reader, session_id: str, timeline: Timeline) -> Iterator[int]:
+def replay_pages(
+    reader: Reader, session_id: str, timeline: Timeline, after: int | None = None
+) -> Iterator[int]:
     """Load a session into ``timeline``, checking all of it; yield after each page.
 
     Yields how many events the page brought. A fault is raised after the sound events before it
-    have been yielded.
+    have been yielded. ``after`` is the last sequence that ``timeline`` has; None begins at the
+    least there is in the file, which in a sound session is 1.
 
     Raises:
         UnsoundSession: a row is not what an append could have written.
         StoreError: the file cannot be read.
     """
-    after: int | None = None
     while True:
         rows = reader.rows(session_id, after)
         known_n = timeline.next_sequence - 1
@@ -56,8 +63,20 @@ def replay_pages(reader: Reader, session_id: str, timeline: Timeline) -> Iterato
         after = rows[-1].sequence
 
 
-def load(reader: Reader, session_id: str) -> Snapshot:
+def load(reader: Reader, session_id: str, on_progress: OnProgress | None = None) -> Snapshot:
     """Return a session that is in the file, all of it checked.
+
+    Raises:
+        UnsoundSession: it is not sound.
+        StoreError: it is not in the file, or the file cannot be read.
+    """
+    return load_timeline(reader, session_id, on_progress).snapshot()
+
+
+def load_timeline(
+    reader: Reader, session_id: str, on_progress: OnProgress | None = None
+) -> Timeline:
+    """Return a session that is in the file, all of it checked, as it can be added to.
 
     Raises:
         UnsoundSession: it is not sound.
@@ -65,9 +84,15 @@ def load(reader: Reader, session_id: str) -> Snapshot:
     """
     require_session(reader, session_id)
     timeline = Timeline(session_id)
-    for _ in replay_pages(reader, session_id, timeline):
-        pass
-    return timeline.snapshot()
+    _replay_all(reader, timeline, on_progress)
+    return timeline
+
+
+def _replay_all(reader: Reader, timeline: Timeline, on_progress: OnProgress | None) -> None:
+    total_n = 0 if on_progress is None else reader.last_sequence(timeline.session_id)
+    for _ in replay_pages(reader, timeline.session_id, timeline):
+        if on_progress is not None:
+            on_progress(timeline.next_sequence - 1, total_n)
 
 
 def require_session(reader: Reader, session_id: str) -> None:
@@ -86,7 +111,9 @@ def require_session(reader: Reader, session_id: str) -> None:
 # --- export -----------------------------------------------------------------------------------
 
 
-def exported_lines(reader: Reader, session_id: str) -> Iterator[str]:
+def exported_lines(
+    reader: Reader, session_id: str, on_progress: OnProgress | None = None
+) -> Iterator[str]:
     """Yield each envelope of a session as one line of JSON, as its page has been checked.
 
     Raises:
@@ -95,10 +122,13 @@ def exported_lines(reader: Reader, session_id: str) -> Iterator[str]:
     """
     require_session(reader, session_id)
     timeline = Timeline(session_id)
+    total_n = reader.last_sequence(session_id)
     for new_n in replay_pages(reader, session_id, timeline):
         snapshot = timeline.snapshot()
-        for envelope in snapshot[snapshot.last_sequence - new_n :]:
-            yield envelope_json(envelope) + "\n"
+        if on_progress is not None:
+            on_progress(snapshot.last_sequence, total_n)
+        for wire in snapshot.wires(snapshot.last_sequence - new_n):
+            yield wire.decode() + "\n"
 
 
 # --- verify, backup ---------------------------------------------------------------------------
@@ -115,9 +145,13 @@ class SessionReport:
     """The last Turn, if it has not ended: it runs, or its Host was killed. Sound either way."""
     fault: str | None = None
     """The first fault in one line, naming the file, the session and the sequence."""
+    reason: str | None = None
+    """What the fault is, without the place."""
 
 
-def verify_sessions(reader: Reader) -> Iterator[SessionReport]:
+def verify_sessions(
+    reader: Reader, on_progress: OnProgress | None = None
+) -> Iterator[SessionReport]:
     """Check every session of the file, yielding a report on each.
 
     A session is checked up to its first fault: what comes after hangs on it.
@@ -125,31 +159,47 @@ def verify_sessions(reader: Reader) -> Iterator[SessionReport]:
     Raises:
         StoreError: the file as a whole cannot be read.
     """
-    for session_id in reader.session_ids():
-        yield _verify(reader, session_id)
+    session_ids = reader.session_ids()
+    total_n = 0 if on_progress is None else sum(map(reader.last_sequence, session_ids))
+    done_n = 0
+
+    def on_page(session_done_n: int, _session_total_n: int) -> None:
+        if on_progress is not None:
+            on_progress(done_n + session_done_n, total_n)
+
+    for session_id in session_ids:
+        report = _verify(reader, session_id, on_page)
+        done_n += report.events_n
+        yield report
 
 
-def _verify(reader: Reader, session_id: str) -> SessionReport:
+def _verify(reader: Reader, session_id: str, on_page: OnProgress) -> SessionReport:
     if not is_identifier(session_id):
-        fault = StoreError(f"session {session_id!r:.150}: not a session id", reader.path)
-        return SessionReport(session_id, 0, fault=str(fault))
+        reason = "not a session id"
+        fault = StoreError(f"session {session_id!r:.150}: {reason}", reader.path)
+        return SessionReport(session_id, 0, fault=str(fault), reason=reason)
     timeline = Timeline(session_id)
-    fault = None
+    fault = reason = None
     try:
-        for _ in replay_pages(reader, session_id, timeline):
-            pass
+        _replay_all(reader, timeline, on_page)
+    except UnsoundSession as error:
+        fault, reason = str(error), error.reason
     except StoreError as error:  # also what only this session's rows suffer from
-        fault = str(error)
+        fault, reason = str(error), error.fault
     turn = timeline.ledger.open_turn
     return SessionReport(
-        session_id, timeline.next_sequence - 1, None if turn is None else turn.turn_id, fault
+        session_id,
+        timeline.next_sequence - 1,
+        None if turn is None else turn.turn_id,
+        fault,
+        reason,
     )
 
 
 def summary(reports: list[SessionReport]) -> str:
     """Return what a file of sound sessions holds, in a line."""
     sessions_n, events_n = len(reports), sum(report.events_n for report in reports)
-    told = f"{_counted(sessions_n, 'session')}, {_counted(events_n, 'event')}"
+    told = f"{counted(sessions_n, 'session')}, {counted(events_n, 'event')}"
     unfinished = [
         f"{report.unfinished_turn_id} of {report.session_id}"
         for report in reports
@@ -158,89 +208,45 @@ def summary(reports: list[SessionReport]) -> str:
     return f"{told}; unfinished: {', '.join(unfinished)}" if unfinished else told
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return how many there are, in words."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def back_up(path: Path, destination: Path) -> list[SessionReport]:
-    """Copy a database to ``destination``, which must not exist; return reports on the copy.
+def back_up(path: Path, destination: Path, on_progress: OnProgress | None = None) -> None:
+    """Copy a database to ``destination``, which must not exist; ``on_progress`` counts pages.
 
     Raises:
-        StoreError: it cannot be read or copied, or the copy cannot be read.
+        StoreError: it cannot be read or copied.
     """
     with open_reader(path) as reader:
-        reader.backup(destination)
-    with open_reader(destination) as copy:
-        return list(verify_sessions(copy))
+        reader.backup(destination, on_progress)
 
 
-# --- show -------------------------------------------------------------------------------------
+# --- a glance ---------------------------------------------------------------------------------
 
 
-def session_document(snapshot: Snapshot) -> Iterator[str]:
-    """Yield a session in pieces of one JSON document, in the form that HTTP answers it."""
-    digest = "null" if snapshot.digest is None else f'"{snapshot.digest.hex()}"'
-    yield (
-        f'{{"session_id":{strict_json.quote(snapshot.session_id)},'
-        f'"format_version":{FORMAT_VERSION},"last_sequence":{snapshot.last_sequence},'
-        f'"digest":{digest},"events":'
-    )
-    yield from _array(envelope_json(envelope) for envelope in snapshot)
-    yield ',"transcript":'
-    yield from _array(strict_json.dumps(entry_value(entry)) for entry in snapshot.transcript())
-    yield "}\n"
+def peek_session_ids(path: Path) -> list[str]:
+    """Return the ids of the sessions in a file, at once and without checking any of it.
 
-
-def _array(items: Iterator[str]) -> Iterator[str]:
-    opening = "["
-    for item in items:
-        yield opening + item
-        opening = ","
-    yield "[]" if opening == "[" else "]"
-
-
-def readable_transcript(snapshot: Snapshot) -> Iterator[str]:
-    """Yield a session's transcript as text for people, an entry at a time.
-
-    Each entry has a line of its own (sequence, kind, ids) and below it what was said,
-    indented, so that nothing said can pass for another entry.
+    Raises:
+        StoreError: it cannot be read, or not at once.
     """
-    for entry in snapshot.transcript():
-        heading, said = _heading(entry), _said(entry)
-        body = "".join(f"    {line}\n" for line in said.split("\n")) if said else ""
-        yield f"{entry.sequence} {entry.kind} {heading}\n{body}\n"
-    if snapshot.open_turn is not None:
-        yield f"{snapshot.open_turn.turn_id} is unfinished\n"
-
-
-def _heading(entry: Entry) -> str:
-    match entry:
-        case UserEntry():
-            return entry.turn_id
-        case AssistantEntry():
-            return f"{entry.step_id} ({entry.finish_reason})"
-        case ToolEntry():
-            return f"{entry.step_id} {entry.call_id}"
-        case FailureEntry():
-            return f"{entry.step_id} ({entry.code})"
-
-
-def _said(entry: Entry) -> str:
-    match entry:
-        case UserEntry():
-            return entry.text
-        case AssistantEntry():
-            calls = [f"calls {call.name}({call.arguments})  {call.id}" for call in entry.tool_calls]
-            return "\n".join([entry.text, *calls] if entry.text else calls)
-        case ToolEntry():
-            return f"{entry.name}({entry.arguments})\n{_outcome(entry)}"
-        case FailureEntry():
-            return entry.message
-
-
-def _outcome(entry: ToolEntry) -> str:
-    if entry.error is not None:
-        return f"error {entry.error.code}: {entry.error.message}"
-    assert entry.result is not None
-    result = entry.result.value()
-    return result if isinstance(result, str) else entry.result.text
+    real, contents = first_look(path)
+    if contents is Contents.NOTHING:
+        return []
+    # Where nothing waits in a -wal the file alone is looked at, which leaves none beside it. It
+    # may be torn under a writer: then there is nothing to see at this instant.
+    wal = real.with_name(real.name + "-wal")
+    mode = "ro" if wal.exists() and wal.stat().st_size else "ro&immutable=1"
+    query = "SELECT DISTINCT session_id FROM session_events ORDER BY session_id"
+    try:
+        with closing(
+            sqlite3.connect(f"{real.as_uri()}?mode={mode}", uri=True, timeout=PEEK_S)
+        ) as connection:
+            found = [session_id for (session_id,) in connection.execute(query)]
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot be read: {describe(error)}", path) from error
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", path) from error
+    return [each for each in found if isinstance(each, str) and is_identifier(each)]

@@ -6,9 +6,9 @@ import ipaddress
 import os
 import resource
 import socket
-import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 BACKLOG_N = 1024
 """Connections the kernel holds before they are accepted; hypercorn's 100 make a burst wait."""
 GRACE_S = 2.0
-"""How long open connections have once the listener goes: answers are out by then."""
-UNREAD_TIMEOUT_MS = 5_000
-"""How long sent bytes may stay unacknowledged before the kernel gives a connection up. Without
-it, a client that never reads its answer would hold a stop until the deadline."""
+"""How long open connections have once the listener goes: answers are out by then. A client that
+has not taken its own by then, for it reads slowly or not at all, is hung up on."""
 DESCRIPTORS_N = 65_536
 ANSWERS_S = 2.0
 """How long settled callers have to take their answers before the listener goes."""
@@ -120,8 +118,6 @@ def bind_listener(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sys.platform == "linux":
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_MS)
         listener.bind((str(address), port))
         listener.listen(BACKLOG_N)
     except OSError as error:
@@ -154,8 +150,42 @@ class _Config(Config):
         return [*super().response_headers(protocol), *SECURITY_HEADERS]
 
 
+def hang_up(listener: socket.socket) -> None:
+    """Shut down every connection that was accepted from a listener, whoever holds it.
+
+    The server keeps them to itself, and shields what it sends: nothing else ends a send to a
+    client that does not read.
+    """
+    for descriptor in Path("/dev/fd").iterdir():
+        with suppress(OSError):  # no socket, not connected, or closed by now
+            # Borrowed, not duplicated: to close a copy of a database's descriptor would drop
+            # the locks that SQLite holds on the file.
+            held = socket.socket(fileno=int(descriptor.name))
+            try:
+                held.getpeername()  # raises for a listener
+                if held.getsockname() == listener.getsockname():
+                    held.shutdown(socket.SHUT_RDWR)
+            finally:
+                held.detach()
+
+
 async def serve(application: object, listener: socket.socket, closing: trio.Event) -> None:
     """Serve until ``closing`` is set; then connections have a grace to finish in."""
+
+    async def hang_up_after_grace() -> None:
+        await closing.wait()
+        await trio.sleep(GRACE_S)
+        hang_up(listener)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hang_up_after_grace)
+        await _serve_with_hypercorn(application, listener, closing)
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_with_hypercorn(
+    application: object, listener: socket.socket, closing: trio.Event
+) -> None:
     config = _Config()
     # hypercorn closes the descriptor that it is given; the listener stays its owner's.
     config.bind = [f"fd://{os.dup(listener.fileno())}"]
