@@ -228,18 +228,22 @@ def envelope_value(envelope: Envelope) -> Payload:
 def envelope_json(envelope: Envelope) -> str:
     """Return :func:`envelope_value` as compact JSON text."""
     event = envelope.event
+    session_id, recorded_at = quote(envelope.session_id), quote(envelope.recorded_at)
     return wire_text(
-        envelope.session_id, envelope.sequence, envelope.recorded_at, event.tag, payload_text(event)
+        session_id[1:-1], envelope.sequence, recorded_at[1:-1], event.tag, payload_text(event)
     )
 
 
 def wire_text(
     session_id: str, sequence: int, recorded_at: str, event_type: str, payload: str
 ) -> str:
-    """Return an envelope's compact JSON text, put together from its parts and payload text."""
+    """Return an envelope's compact JSON text, put together from its parts and payload text.
+
+    None of the parts may need an escape; a row's never does.
+    """
     return (
-        f'{{"session_id":{quote(session_id)},"sequence":{sequence},'
-        f'"recorded_at":{quote(recorded_at)},"type":{quote(event_type)},"payload":{payload}}}'
+        f'{{"session_id":"{session_id}","sequence":{sequence},"recorded_at":"{recorded_at}",'
+        f'"type":"{event_type}","payload":{payload}}}'
     )
 
 
@@ -266,7 +270,7 @@ def _known_event(event_type: str, text: str) -> Event:
 
 def rfc3339_now() -> str:
     """Return the present time as an envelope carries it: RFC 3339, UTC, six decimals."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 @lru_cache(maxsize=64)  # a transaction's rows share one

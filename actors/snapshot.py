@@ -24,7 +24,7 @@ from actors.events import (
     ToolExecutionCompleted,
 )
 from actors.history import messages_entering
-from actors.transcript import Entry, entry_for
+from actors.transcript import Entry, entry_for, entry_json
 from actors.turns import Ledger
 
 if TYPE_CHECKING:
@@ -45,9 +45,11 @@ class Timeline:
         self.ledger = Ledger()
         """Judges the next event; a writer merges a batch into it just before publishing that."""
         self._wires: list[bytes] = []
+        self._wires_b = 0
         self._digests: list[bytes] = []
         self._history: list[Message] = []
         self._transcript: list[Entry] = []
+        self._entry_wires: list[bytes] = []
         self._open_calls: dict[str, ToolCall] = {}
         self._snapshot: Snapshot | None = None
 
@@ -77,8 +79,9 @@ class Timeline:
             )
         if event is not None:
             self._project(sequence, event)
-        wire = wire_text(session_id, sequence, recorded_at, event_type, payload)
-        self._wires.append(wire.encode())
+        wire = wire_text(session_id, sequence, recorded_at, event_type, payload).encode()
+        self._wires.append(wire)
+        self._wires_b += len(wire)
         self._digests.append(digest)
         self._snapshot = None
 
@@ -87,6 +90,7 @@ class Timeline:
         entry = entry_for(sequence, event, self._open_calls)
         if entry is not None:
             self._transcript.append(entry)
+            self._entry_wires.append(entry_json(entry).encode())
         # Only now: the entry of a completion is made from the call that it closes.
         if type(event) is AssistantMessageCommitted:
             self._open_calls.update({call.id: call for call in event.message.tool_calls})
@@ -102,12 +106,14 @@ class Timeline:
                 digest=self.last_digest,
                 open_turn=self.ledger.open_turn,
                 turns_n=self.ledger.turns_n,
+                wires_b=self._wires_b,
                 wires=self._wires,
                 digests=self._digests,
                 history=self._history,
                 history_n=len(self._history),
                 history_hash=self.ledger.history_hash,
                 transcript=self._transcript,
+                entry_wires=self._entry_wires,
                 transcript_n=len(self._transcript),
                 ledger=self.ledger,
             )
@@ -130,6 +136,8 @@ class Snapshot:
     """The Turn that is not finished yet, if any."""
     turns_n: int
     """Inputs accepted so far."""
+    wires_b: int
+    """How many bytes all of :meth:`wires` are."""
     # Shared with the Timeline, which only ever adds at the end: each is read up to its length.
     _wires: list[bytes] = field(alias="wires")
     _digests: list[bytes] = field(alias="digests")
@@ -137,6 +145,7 @@ class Snapshot:
     _history_n: int = field(alias="history_n")
     _history_hash: HistoryHash = field(alias="history_hash")
     _transcript: list[Entry] = field(alias="transcript")
+    _entry_wires: list[bytes] = field(alias="entry_wires")
     _transcript_n: int = field(alias="transcript_n")
     _ledger: Ledger = field(alias="ledger")
 
@@ -194,10 +203,19 @@ class Snapshot:
 
     def entries_after(self, sequence: int) -> tuple[Entry, ...]:
         """Return the transcript's entries whose sequence is greater than ``sequence``."""
-        start = bisect_right(
+        return tuple(self._transcript[self._entries_up_to(sequence) : self._transcript_n])
+
+    def entry_wires(self, after: int = 0) -> list[bytes]:
+        """Return the JSON texts of the entries after sequence ``after`` in UTF-8, oldest first.
+
+        The same that :func:`~actors.transcript.entry_json` makes of each.
+        """
+        return self._entry_wires[self._entries_up_to(after) : self._transcript_n]
+
+    def _entries_up_to(self, sequence: int) -> int:
+        return bisect_right(
             self._transcript, sequence, hi=self._transcript_n, key=attrgetter("sequence")
         )
-        return tuple(self._transcript[start : self._transcript_n])
 
     def find_turn(self, invocation_id: str) -> TurnRecord | None:
         """Return the Turn of an invocation as it was here, None if its input was not yet in."""

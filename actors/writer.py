@@ -268,20 +268,22 @@ class Writer:
             for sequence, (event, _) in enumerate(request.encoded, batch.next_sequence):
                 own.admit(event, sequence)
             own.merge()
-        return tuple(self._enter(batch, event, payload) for event, payload in request.encoded)
+        return self._enter(batch, request.encoded)
 
-    def _enter(self, batch: _Batch, event: Event, payload: str) -> Envelope:
-        """Give an admitted event its place at the end of the batch."""
-        session_id, sequence = self._timeline.session_id, batch.next_sequence
-        stamp = batch.recorded_at
-        digest = row_digest(
-            batch.last_digest, session_id, sequence, FORMAT_VERSION, stamp, event.tag, payload
-        )
-        row = Row(session_id, sequence, FORMAT_VERSION, stamp, event.tag, payload, digest)
-        batch.rows.append(row)
-        batch.next_sequence += 1
-        batch.last_digest = digest
-        return Envelope(session_id, sequence, stamp, event, digest)
+    def _enter(self, batch: _Batch, admitted: Sequence[tuple[Event, str]]) -> tuple[Envelope, ...]:
+        """Give admitted events their places at the end of the batch."""
+        session_id, stamp = self._timeline.session_id, batch.recorded_at
+        sequence, digest = batch.next_sequence, batch.last_digest
+        envelopes: list[Envelope] = []
+        for event, payload in admitted:
+            tag = event.tag
+            digest = row_digest(digest, session_id, sequence, FORMAT_VERSION, stamp, tag, payload)
+            row = Row(session_id, sequence, FORMAT_VERSION, stamp, tag, payload, digest)
+            batch.rows.append(row)
+            envelopes.append(Envelope(session_id, sequence, stamp, event, digest))
+            sequence += 1
+        batch.next_sequence, batch.last_digest = sequence, digest
+        return tuple(envelopes)
 
     def _publish(self, batch: _Batch) -> None:
         """Reply and publish. Synchronous on purpose: see the third rule above."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks.lines import Line, Result, compared
 from benchmarks.loop import BusyTask, Ticker
 from benchmarks.raw import RAW_BATCH_N, SESSION_ID, prepared_rows, write_raw
 from benchmarks.workload import chunk_events, session_events
+from web import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -137,7 +139,7 @@ def append_beside_busy_task(
 
     busy = BusyTask(share, BUSY_SLICES_S[share])
     events = chunk_events(events_n)
-    with _heap_of_its_own():
+    with _as_in_a_host():
         return trio.run(run)
 
 
@@ -155,19 +157,21 @@ def _with_ticker(
             nursery.cancel_scope.cancel()
         return Run(events_n, took, ticker.longest_s)
 
-    with _heap_of_its_own():
+    with _as_in_a_host():
         return trio.run(run)
 
 
 @contextmanager
-def _heap_of_its_own() -> Generator[None, None, None]:
-    """Keep what was prepared out of the collector's sight: it is not the log's to walk through."""
-    gc.collect()
-    gc.freeze()
+def _as_in_a_host() -> Generator[None, None, None]:
+    """Set Python as a Host does; what was prepared here stays out of the collector's sight too."""
+    usual_s = sys.getswitchinterval()
+    interpreter.share_evenly()
+    interpreter.settle()
     try:
         yield
     finally:
         gc.unfreeze()
+        sys.setswitchinterval(usual_s)
 
 
 @frozen

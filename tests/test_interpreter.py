@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from process_support import PATIENCE_S, TREE
 
 HOST = """
@@ -29,7 +30,7 @@ trio.run(run_host, HostConfig(port=0, plugins=((Plugin("teller", set_up), None),
 
 
 def test_a_running_host_has_python_set_for_it() -> None:
-    """Threads take turns ten times as often; the collector does not see what was loaded."""
+    """Threads take turns fifty times as often; the collector does not see what was loaded."""
     with subprocess.Popen(
         [sys.executable, "-c", HOST], cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as host:
@@ -42,6 +43,6 @@ def test_a_running_host_has_python_set_for_it() -> None:
             host.kill()
     assert host.returncode == 0, errors
     told = json.loads(output)
-    assert told["switch"] == 0.0005
+    assert told["switch"] == pytest.approx(0.0001)
     # Nothing before all is there, which CPython's own start may have frozen a little of.
     assert told["loading"] * 10 < told["serving"]

@@ -14,7 +14,18 @@ ROOT = Path(actors.__file__).parent.parent
 ORDER = [line.split()[0] for line in (actors.__doc__ or "").splitlines()[2:] if line.strip()]
 WEB_ORDER = [
     *("interpreter", "streams", "progress", "versions", "logs"),
-    *("problems", "guard", "page", "runtime", "openapi", "api", "app", "server", "host"),
+    *(
+        "problems",
+        "guard",
+        "page",
+        "runtime",
+        "openapi",
+        "session_body",
+        "api",
+        "app",
+        "server",
+        "host",
+    ),
     *("offline", "requests", "client", "advice", "show", "follow", "surroundings", "doctor"),
     *("manual", "ending", "parameters", "commands", "cli", "__main__"),
 ]

@@ -121,6 +121,7 @@ def test_entries_after(events: list[Event], sequence: int) -> None:
     snapshot = published(events).snapshot()
     expected = tuple(entry for entry in snapshot.transcript() if entry.sequence > sequence)
     assert snapshot.entries_after(sequence) == expected
+    assert snapshot.entry_wires(sequence) == [entry_json(entry).encode() for entry in expected]
 
 
 @given(st.lists(messages, max_size=5))
@@ -188,6 +189,7 @@ def test_events_are_built_anew_and_equal(events: list[Event]) -> None:
     snapshot = published(events).snapshot()
     assert [envelope.event for envelope in snapshot] == events
     assert snapshot.wires() == [envelope_json(envelope).encode() for envelope in snapshot]
+    assert snapshot.wires_b == sum(map(len, snapshot.wires()))
 
 
 @given(sessions(), st.data())

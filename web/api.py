@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import trio
 from quart import Blueprint, Response, request
 
 from actors import strict_json
-from actors.codec import FORMAT_VERSION
 from actors.errors import NotStrictJson
 from actors.invocations import InvocationFailure, InvocationResult
-from actors.transcript import entry_json
 from actors.validation import document_fault
 from actors.values import Route, is_identifier, message_value
 from web.problems import failure_status, problem
 from web.runtime import runtime_value
+from web.session_body import SessionBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +25,6 @@ if TYPE_CHECKING:
     from actors.session_log import SessionLog
     from actors.snapshot import Snapshot
     from actors.strict_json import JsonValue
-
-
-SLICE_N = 500
-"""Events or entries rendered before other tasks get their turn: about a millisecond's worth."""
 
 
 def make_api(
@@ -47,7 +41,7 @@ def make_api(
     async def session(session_id: str) -> Response:  # pyright: ignore[reportUnusedFunction]
         if session_id != log.session_id:
             return problem(404, "session_not_found", "no such session is active here")
-        return await _session(log.snapshot())
+        return _session(log.snapshot())
 
     @api.get("/api/v1/runtime")
     async def runtime() -> Response:  # pyright: ignore[reportUnusedFunction]
@@ -93,7 +87,7 @@ def _health(log: SessionLog, *, is_stopping: bool) -> Response:
 # --- the session --------------------------------------------------------------------------------
 
 
-async def _session(snapshot: Snapshot) -> Response:
+def _session(snapshot: Snapshot) -> Response:
     after = _after(snapshot.last_sequence)
     if after is None:
         return problem(
@@ -108,9 +102,9 @@ async def _session(snapshot: Snapshot) -> Response:
     if _is_held(request.if_none_match, state, after):
         response = Response(b"", 304)  # before the body is made: that is what it saves
     else:
-        response = Response(
-            await _session_body(snapshot, digest, after), content_type="application/json"
-        )
+        body = SessionBody(snapshot, after)
+        response = Response(body, content_type="application/json")
+        response.content_length = body.length
     response.set_etag(etag)
     # Always to be asked again, which the tag makes cheap.
     response.headers["Cache-Control"] = "no-cache"
@@ -154,35 +148,6 @@ def _is_held(tags: ETags, state: str, after: int) -> bool:
         if of_state == state and number is not None and number <= after:
             return True
     return False
-
-
-async def _session_body(snapshot: Snapshot, digest: str | None, after: int) -> bytes:
-    """Return the answer's body; other tasks get their turn while it is put together."""
-    head = strict_json.dumps(
-        {
-            "session_id": snapshot.session_id,
-            "format_version": FORMAT_VERSION,
-            "last_sequence": snapshot.last_sequence,
-            "digest": digest,
-        }
-    )
-    events, entries = list[bytes](), list[str]()
-    for start in range(after, snapshot.last_sequence, SLICE_N):
-        await trio.lowlevel.checkpoint()
-        events.append(b",".join(snapshot.wires(start, start + SLICE_N)))
-    for index, entry in enumerate(snapshot.entries_after(after)):
-        if index % SLICE_N == 0:
-            await trio.lowlevel.checkpoint()
-        entries.append(entry_json(entry))
-    return b"".join(
-        (
-            f'{head[:-1]},"events":['.encode(),
-            b",".join(events),
-            b'],"transcript":[',
-            ",".join(entries).encode(),
-            b"]}",
-        )
-    )
 
 
 # --- invocations --------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def create_app(
     app = QuartTrio(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_BYTES
     app.config["BODY_TIMEOUT"] = body_timeout_s
+    app.config["RESPONSE_TIMEOUT"] = None  # a client may read as slowly as it likes
     app.url_map.merge_slashes = False  # a path with two in a row is another path, and not found
     app.register_blueprint(make_api(log, invocations, inspect))
     app.register_blueprint(make_page())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0001
 """How long a thread that waits for Python's lock lets another one go on. Python's own 5 ms, paid
 several times a transaction, would all but stop the writer beside a busy event loop, and a tool
 that computes in its thread would hold up the loop as long each time. Chosen by measurement, see

@@ -44,7 +44,7 @@ def session_document(snapshot: Snapshot) -> Iterator[str]:
     )
     yield from _array(wire.decode() for wire in snapshot.wires())
     yield ',"transcript":'
-    yield from _array(map(entry_json, snapshot.transcript()))
+    yield from _array(wire.decode() for wire in snapshot.entry_wires())
     yield "}\n"
 
 
