@@ -28,13 +28,8 @@ from actors.kernel.fibers import Plugin
 from actors.kernel.hooks import ParallelHook
 from actors.kernel.keys import ServiceKey
 from actors.providers.echo import ECHO_ROUTE, EchoAdapter
-from actors.providers.openai_compatible import (
-    CONNECT_TIMEOUT_S,
-    SILENCE_TIMEOUT_S,
-    open_adapter,
-)
 from actors.providers.scripted import SCRIPTED_ROUTE, ScriptedAdapter, load_script
-from actors.routes import Adapter, RouteTable
+from actors.routes import CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S, Adapter, RouteTable
 from actors.session_log import SessionLog, open_session_log
 from actors.tools import PromptRegistry, ToolRegistry
 from actors.values import Route
@@ -129,6 +124,9 @@ class ModelsConfig:
 async def _set_up_models(context: Context, config: ModelsConfig) -> None:
     adapters: dict[Route, Adapter] = {ECHO_ROUTE: EchoAdapter()}
     if config.openai is not None:
+        # The HTTP client takes a tenth of a start, and most Hosts on a laptop have no use for it.
+        from actors.providers.openai_compatible import open_adapter  # noqa: PLC0415
+
         opening = open_adapter(
             config.openai.url,
             config.openai.model,

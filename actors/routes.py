@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
 
+CONNECT_TIMEOUT_S = 10.0
+"""How long a connection to a provider may take, unless told otherwise."""
+SILENCE_TIMEOUT_S = 300.0
+"""How long a provider may be silent, unless told otherwise."""
+
+
 @frozen
 class ModelRequest:
     """All that a model is given in one Step. It is on record before an adapter sees it."""

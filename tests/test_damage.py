@@ -549,7 +549,11 @@ def check_commands(cases: Sequence[Case]) -> None:
             assert verify.stdout.startswith(f"ok: {case.path}: ")
         else:
             assert str(case.path) in error_line(verify)
-            assert verify.stdout == "".join(f"fault: {fault}\n" for fault in faults)
+            lines = verify.stdout.splitlines()
+            # Each fault has its one line; what it means and what to do follow it there.
+            assert len(lines) == len(faults), verify.stdout
+            for line, fault in zip(lines, faults, strict=True):
+                assert line.startswith(f"fault: {fault}; "), line
         assert export.stdout == "".join(case.offline.exported)
         stopped_by = case.offline.refused or case.offline.fault
         assert export.returncode == (0 if stopped_by is None else 1), (case, export)

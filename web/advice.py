@@ -40,7 +40,6 @@ _FILE_ADVICE = (
     ("was written by a SQLite that is newer", "use a Python with a newer SQLite"),
     ("has schema version", "use the version of sessiond that wrote it"),
     ("its table or triggers", "go back to a backup: another program has altered the file"),
-    ("the -wal or -journal beside it belongs", "move the file beside it away"),
 )
 
 

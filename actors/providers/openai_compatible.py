@@ -28,7 +28,7 @@ from actors.providers.chat_request import request_body
 from actors.providers.event_stream import StreamFault, events_of, run_out
 from actors.providers.failures import Failures, refusal
 from actors.providers.redaction import Secret
-from actors.routes import Chunk, ModelFailure
+from actors.routes import CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S, Chunk, ModelFailure
 from actors.strict_json import MAX_BYTES, MAX_DEPTH, is_text
 from actors.values import Json
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from actors.routes import ModelOutput, ModelRequest
     from actors.strict_json import JsonValue
 
-CONNECT_TIMEOUT_S = 10.0
-SILENCE_TIMEOUT_S = 300.0
 
 _TRAILER_S = 5.0
 """How long to read on after the reason to finish, for usage and the end of the stream."""

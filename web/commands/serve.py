@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +24,7 @@ from web.parameters import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from web.logs import LogFormat
@@ -146,8 +149,9 @@ def serve(
     key = None if model_key_env is None else _key_in(model_key_env)
     import trio
 
-    from actors.plugins import ModelsConfig, OpenAIConfig
-    from web.host import SIGNALS, HostConfig, run_host
+    with kept_out("rich"):  # structlog would load it, for tracebacks that are told plainly here
+        from actors.plugins import ModelsConfig, OpenAIConfig
+        from web.host import SIGNALS, HostConfig, run_host
 
     openai = None
     if model_url is not None and model is not None:
@@ -175,6 +179,18 @@ def serve(
         # The outcome stands; a signal that comes only now must not change the exit code.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def kept_out(package: str) -> Generator[None, None, None]:
+    """Have modules that are imported in the block not find a package that they can do without."""
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault(package, None)  # by which an import knows what is not to be found
+    try:
+        yield
+    finally:
+        if modules[package] is None:
+            del modules[package]
 
 
 def _require_whole_model(
