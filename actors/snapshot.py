@@ -15,7 +15,7 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, overload
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from actors.codec import known_envelope, wire_text
 from actors.events import (
@@ -37,6 +37,17 @@ if TYPE_CHECKING:
     from actors.values import Message, ToolCall
 
 
+@define(eq=False)
+class _Grown:
+    """What a Timeline and its snapshots share. Each list only ever grows at its end."""
+
+    wires: list[bytes] = field(factory=list[bytes])
+    digests: list[bytes] = field(factory=list[bytes])
+    history: list[Message] = field(factory=list["Message"])
+    transcript: list[Entry] = field(factory=list["Entry"])
+    entry_wires: list[bytes] = field(factory=list[bytes])
+
+
 class Timeline:
     """All of one session that is in memory: events, projections, and the rules' ledger."""
 
@@ -44,24 +55,21 @@ class Timeline:
         self.session_id = session_id
         self.ledger = Ledger()
         """Judges the next event; a writer merges a batch into it just before publishing that."""
-        self._wires: list[bytes] = []
+        self._grown = _Grown()
         self._wires_b = 0
-        self._digests: list[bytes] = []
-        self._history: list[Message] = []
-        self._transcript: list[Entry] = []
-        self._entry_wires: list[bytes] = []
         self._open_calls: dict[str, ToolCall] = {}
         self._snapshot: Snapshot | None = None
 
     @property
     def next_sequence(self) -> int:
         """The sequence that the next published event must have."""
-        return len(self._wires) + 1
+        return len(self._grown.wires) + 1
 
     @property
     def last_digest(self) -> bytes | None:
         """The digest of the last event; None when there is none."""
-        return self._digests[-1] if self._digests else None
+        digests = self._grown.digests
+        return digests[-1] if digests else None
 
     def publish(self, row: Row, event: Event | None) -> None:
         """Make a committed event visible to every later snapshot.
@@ -73,24 +81,25 @@ class Timeline:
             ValueError: it is not the next one, which the caller must rule out.
         """
         session_id, sequence, _, recorded_at, event_type, payload, digest = row
-        if sequence != len(self._wires) + 1 or session_id != self.session_id:
+        grown = self._grown
+        if sequence != len(grown.wires) + 1 or session_id != self.session_id:
             raise ValueError(
-                f"{session_id!r} {sequence} cannot follow {self.session_id!r} {len(self._wires)}"
+                f"{session_id!r} {sequence} cannot follow {self.session_id!r} {len(grown.wires)}"
             )
         if event is not None:
             self._project(sequence, event)
         wire = wire_text(session_id, sequence, recorded_at, event_type, payload).encode()
-        self._wires.append(wire)
+        grown.wires.append(wire)
+        grown.digests.append(digest)
         self._wires_b += len(wire)
-        self._digests.append(digest)
         self._snapshot = None
 
     def _project(self, sequence: int, event: Event) -> None:
-        self._history.extend(messages_entering(event))
+        self._grown.history.extend(messages_entering(event))
         entry = entry_for(sequence, event, self._open_calls)
         if entry is not None:
-            self._transcript.append(entry)
-            self._entry_wires.append(entry_json(entry).encode())
+            self._grown.transcript.append(entry)
+            self._grown.entry_wires.append(entry_json(entry).encode())
         # Only now: the entry of a completion is made from the call that it closes.
         if type(event) is AssistantMessageCommitted:
             self._open_calls.update({call.id: call for call in event.message.tool_calls})
@@ -100,22 +109,19 @@ class Timeline:
     def snapshot(self) -> Snapshot:
         """Return the session as it now is; the same object until something is published."""
         if self._snapshot is None:
+            grown, ledger = self._grown, self.ledger
             self._snapshot = Snapshot(
-                session_id=self.session_id,
-                last_sequence=len(self._wires),
-                digest=self.last_digest,
-                open_turn=self.ledger.open_turn,
-                turns_n=self.ledger.turns_n,
-                wires_b=self._wires_b,
-                wires=self._wires,
-                digests=self._digests,
-                history=self._history,
-                history_n=len(self._history),
-                history_hash=self.ledger.history_hash,
-                transcript=self._transcript,
-                entry_wires=self._entry_wires,
-                transcript_n=len(self._transcript),
-                ledger=self.ledger,
+                self.session_id,
+                len(grown.wires),
+                self.last_digest,
+                ledger.open_turn,
+                ledger.turns_n,
+                self._wires_b,
+                grown,
+                len(grown.history),
+                ledger.history_hash,
+                len(grown.transcript),
+                ledger,
             )
         return self._snapshot
 
@@ -138,16 +144,13 @@ class Snapshot:
     """Inputs accepted so far."""
     wires_b: int
     """How many bytes all of :meth:`wires` are."""
-    # Shared with the Timeline, which only ever adds at the end: each is read up to its length.
-    _wires: list[bytes] = field(alias="wires")
-    _digests: list[bytes] = field(alias="digests")
-    _history: list[Message] = field(alias="history")
-    _history_n: int = field(alias="history_n")
-    _history_hash: HistoryHash = field(alias="history_hash")
-    _transcript: list[Entry] = field(alias="transcript")
-    _entry_wires: list[bytes] = field(alias="entry_wires")
-    _transcript_n: int = field(alias="transcript_n")
-    _ledger: Ledger = field(alias="ledger")
+    # Few fields: one is made after each append that somebody looks at.
+    _grown: _Grown
+    """Shared with the Timeline; each list is read up to its length here."""
+    _history_n: int
+    _history_hash: HistoryHash
+    _transcript_n: int
+    _ledger: Ledger
 
     def __len__(self) -> int:
         return self.last_sequence
@@ -166,7 +169,7 @@ class Snapshot:
         return tuple(map(self._envelope, places))
 
     def _envelope(self, place: int) -> Envelope:
-        return known_envelope(self._wires[place].decode(), self._digests[place])
+        return known_envelope(self._grown.wires[place].decode(), self._grown.digests[place])
 
     def digest_at(self, sequence: int) -> bytes | None:
         """Return the digest of the event at ``sequence``, None for 0, where there is none.
@@ -174,7 +177,7 @@ class Snapshot:
         Raises:
             IndexError: there is no such event.
         """
-        return self._digests[range(self.last_sequence)[sequence - 1]] if sequence else None
+        return self._grown.digests[range(self.last_sequence)[sequence - 1]] if sequence else None
 
     def wires(self, after: int = 0, up_to: int | None = None) -> list[bytes]:
         """Return the envelopes' JSON texts in UTF-8, as they go on the wire, oldest first.
@@ -183,11 +186,11 @@ class Snapshot:
         :func:`~actors.codec.envelope_json` makes of each, without building the events.
         """
         end = self.last_sequence if up_to is None else min(up_to, self.last_sequence)
-        return self._wires[after:end]
+        return self._grown.wires[after:end]
 
     def model_history(self) -> tuple[Message, ...]:
         """Return the messages that the next model request is given, oldest first."""
-        return tuple(self._history[: self._history_n])
+        return tuple(self._grown.history[: self._history_n])
 
     def history_ref(self) -> HistoryRef:
         """Return the reference by which a request names :meth:`model_history`.
@@ -199,22 +202,22 @@ class Snapshot:
 
     def transcript(self) -> tuple[Entry, ...]:
         """Return the session as a person reads it, oldest first."""
-        return tuple(self._transcript[: self._transcript_n])
+        return tuple(self._grown.transcript[: self._transcript_n])
 
     def entries_after(self, sequence: int) -> tuple[Entry, ...]:
         """Return the transcript's entries whose sequence is greater than ``sequence``."""
-        return tuple(self._transcript[self._entries_up_to(sequence) : self._transcript_n])
+        return tuple(self._grown.transcript[self._entries_up_to(sequence) : self._transcript_n])
 
     def entry_wires(self, after: int = 0) -> list[bytes]:
         """Return the JSON texts of the entries after sequence ``after`` in UTF-8, oldest first.
 
         The same that :func:`~actors.transcript.entry_json` makes of each.
         """
-        return self._entry_wires[self._entries_up_to(after) : self._transcript_n]
+        return self._grown.entry_wires[self._entries_up_to(after) : self._transcript_n]
 
     def _entries_up_to(self, sequence: int) -> int:
         return bisect_right(
-            self._transcript, sequence, hi=self._transcript_n, key=attrgetter("sequence")
+            self._grown.transcript, sequence, hi=self._transcript_n, key=attrgetter("sequence")
         )
 
     def find_turn(self, invocation_id: str) -> TurnRecord | None:
