@@ -211,6 +211,61 @@ def test_another_history_is_loaded_anew(browser: Browser) -> None:
         watched.expected += [NOBODY, "status of 409", "status of 422"]
 
 
+@pytest.mark.parametrize("notices", [True, False], ids=["seen to be gone", "swapped unseen"])
+def test_no_message_reaches_another_history(
+    browser: Browser, tmp_path: Path, notices: bool
+) -> None:
+    """What was written for one session is not run in another that is served in its place."""
+    theirs = tmp_path / "theirs.sqlite3"
+    write_session(theirs, Conversation().every_variant())
+    with HostProcess(None) as first, opened(browser, first.url) as watched:
+        page = watched.page
+        watched.ask("hello")
+        watched.answered("[turn 1] you said: hello")
+        first.kill()
+        if notices:
+            watched.ask("for the first alone")
+            expect(page.locator("#held")).to_be_visible()
+        with restarted(theirs, first) as second:
+            before = second.session()["last_sequence"]
+            if not notices:
+                watched.ask("for the first alone")
+            expect(page.locator("#replaced")).to_be_visible()
+            expect(page.locator("#notice")).to_contain_text("another_history")
+            expect(page.locator("#message")).to_have_value("for the first alone")
+            expect(page.locator("#send")).to_be_enabled()
+            page.reload()
+            expect(page.locator("#message")).to_have_value("for the first alone")
+            expect(page.locator("#send")).to_be_enabled()
+            assert second.session()["last_sequence"] == before
+        watched.expected += [NOBODY, "status of 409", "status of 422"]
+
+
+def test_the_queue_and_a_draft_survive_a_reload(browser: Browser) -> None:
+    """What waits behind a Turn is listed again, what was being written is there, all runs once."""
+    gate = threading.Event()
+    with (
+        model_that([gate, *says("one")], says("two"), says("three")) as options,
+        HostProcess(None, *options) as host,
+        opened(browser, host.url) as watched,
+    ):
+        page = watched.page
+        watched.ask("first")
+        expect(page.locator("article.user")).to_have_count(1)
+        for n, text in enumerate(("second", "third"), 1):
+            watched.ask(text)
+            expect(page.locator("#waiting li")).to_have_count(n)
+        page.locator("#message").fill("not sent yet")
+        page.reload()
+        expect(page.locator("#waiting li")).to_have_count(2)
+        expect(page.locator("#message")).to_have_value("not sent yet")
+        gate.set()
+        watched.answered("three")
+        expect(page.locator("article.user .text")).to_have_text(["first", "second", "third"])
+        assert len(host.session()["transcript"]) == 6
+        watched.expected.append("status of 409")  # the Host has them already
+
+
 # --- at little cost -----------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import { byId, make } from "./dom.js";
 import { Outbox } from "./outbox.js";
 import { Problem, Unreachable } from "./wire.js";
 
-const UNSENT = "sessiond.unsent";
+const KEPT = "sessiond.kept";
 const GLIMPSE_N = 120;
 
 export class Composer {
@@ -18,13 +18,17 @@ export class Composer {
   #held = null;
   #stopping = null;
   #accepted;
+  #isTakenUp = false;
 
   /** `accepted()` is told when the Host has taken a message of this page. */
   constructor(session, follower, accepted) {
     this.#session = session;
     this.#accepted = accepted;
     this.#outbox = new Outbox(session, follower, {
-      change: () => this.#show(),
+      change: () => {
+        this.#show();
+        this.#remember();
+      },
       accepted: (item) => this.#wasAccepted(item),
       refused: (item, problem) => this.#wasRefused(item, problem),
     });
@@ -36,10 +40,13 @@ export class Composer {
     this.#text.addEventListener("input", () => {
       this.#tell(null);
       this.#show();
+      this.#remember();
     });
     this.#stop.addEventListener("click", () => this.#stopRunning());
-    session.onChange(({ isFirst }) => {
+    session.onChange(({ isNew, isFirst }) => {
+      if (isNew) this.#outbox.giveBack();
       if (isFirst) this.#takeUp();
+      if (isFirst) this.#remember(); // now it is known which history this is for
       this.#show();
     });
     this.#show();
@@ -75,40 +82,58 @@ export class Composer {
 
   #hold(item) {
     this.#held = item;
-    remember({ session: this.#session.id, id: item.id, text: item.text });
     this.#show();
+    this.#remember();
   }
 
-  #release() {
-    this.#held = null;
-    remember(null);
+  /** Keep what is written and what is on its way for the next load of this page. */
+  #remember() {
+    if (!this.#isTakenUp) return; // what is kept is still to be taken up
+    const { id: session, origin } = this.#session;
+    const items = this.#outbox.items.map(({ id, text }) => ({ id, text }));
+    store({ session, origin, items, held: this.#held?.id ?? null, draft: this.#text.value });
   }
 
   /** Go on with what an earlier load of this page has sent without learning what became of it. */
   #takeUp() {
-    const unsent = this.#held === null ? remembered() : null;
-    if (unsent === null || unsent.session !== this.#session.id) return;
-    const { id, text } = unsent;
-    this.#text.value = text;
-    this.#hold(this.#outbox.send(text, id, "lost"));
+    const kept = this.#isTakenUp ? null : stored();
+    this.#isTakenUp = true;
+    if (kept === null || kept.session !== this.#session.id) return;
+    if (this.#text.value === "") this.#text.value = kept.draft;
+    for (const { id, text } of kept.items) {
+      // What was meant for a history that is gone stays in the field, and is not sent.
+      if (kept.origin !== this.#session.origin && !this.#session.invocations.has(id)) {
+        if (id !== kept.held) this.#putBack(text);
+        continue;
+      }
+      const item = this.#outbox.send(text, id, "lost");
+      if (id === kept.held) this.#held = item;
+    }
+    this.#show();
+  }
+
+  #putBack(text) {
+    this.#text.value = this.#text.value === "" ? text : `${this.#text.value}\n\n${text}`;
   }
 
   #wasAccepted(item) {
     if (item === this.#held) this.#clear();
     this.#accepted();
     this.#show();
+    this.#remember();
   }
 
   #clear() {
-    this.#release();
+    this.#held = null;
     this.#text.value = "";
   }
 
   #wasRefused(item, problem) {
-    if (item === this.#held) this.#release();
-    else if (this.#text.value === "" && this.#held === null) this.#text.value = item.text;
+    if (item === this.#held) this.#held = null;
+    else if (this.#held === null) this.#putBack(item.text);
     this.#tell(problem.code === "cancelled" ? null : problem);
     this.#show();
+    this.#remember();
     this.#text.focus();
   }
 
@@ -199,13 +224,12 @@ export class Composer {
 
 // --- what outlives a reload ----------------------------------------------------------------------
 
-/** Keep what is on its way for the next load of this page, null for nothing. */
-function remember(unsent) {
-  withStorage((storage) => storage.setItem(UNSENT, JSON.stringify(unsent)));
+function store(kept) {
+  withStorage((storage) => storage.setItem(KEPT, JSON.stringify(kept)));
 }
 
-function remembered() {
-  return JSON.parse(withStorage((storage) => storage.getItem(UNSENT)) ?? "null");
+function stored() {
+  return JSON.parse(withStorage((storage) => storage.getItem(KEPT)) ?? "null");
 }
 
 /** Return what `use` does, null where the browser is set to store nothing, or has no room. */

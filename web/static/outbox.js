@@ -56,6 +56,12 @@ export class Outbox {
     }
   }
 
+  /** Give everything back: what was meant for one history is nothing for another. */
+  giveBack() {
+    const told = "this was meant for another history, and was not sent to this one";
+    for (const item of this.items) this.#refuse(item, new Problem(0, "another_history", told));
+  }
+
   /** Ask for an invocation to be cancelled; throws Problem or Unreachable. */
   async cancel(id) {
     const item = this.items.find((each) => each.id === id);
@@ -76,6 +82,13 @@ export class Outbox {
     const { signal } = item.hangUp;
     this.#on.change();
     try {
+      // The Host may be another by now, with another history: see that first.
+      await this.#follower.lookAfresh();
+      if (signal.aborted || this.#session.invocations.has(item.id)) return;
+      if (!this.#follower.isConnected) {
+        this.#lose(item);
+        return;
+      }
       const headers = { "Content-Type": "application/json" };
       const request = { method: "POST", headers, body: bodyOf(item.text), signal };
       const response = await ask(invocationPath(item.id), request);

@@ -34,6 +34,11 @@ export class Session {
     return this.events.length;
   }
 
+  /** What tells this history from any other: when it began. Null while there is no event. */
+  get origin() {
+    return this.events[0]?.recorded_at ?? null;
+  }
+
   /** Return the place of the transcript's entry of this event, undefined if it has none. */
   entryIndex(sequence) {
     return this.#entryIndexes.get(sequence);
