@@ -13,6 +13,7 @@ rows          a stored row, and SQLite's errors in words
 snapshot      the session in memory, and immutable O(1) views of it
 layout        what a database of ours looks like
 owner_lock    one Host a file
+companions    what stands beside the file, and opening them together, read-only
 reader        the SQLite file, read-only
 store         the SQLite file, opened for writing
 replay        stored rows back into a checked session

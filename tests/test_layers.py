@@ -96,10 +96,11 @@ def test_the_store_and_the_values_know_no_event_loop() -> None:
 def test_the_file_is_known_to_few() -> None:
     """Rows come from the file through the log and the offline commands alone."""
     allowed = {"actors.session_log", "actors.store", "web.offline", "web.follow", "web.doctor"}
+    known = {"actors.companions", "actors.reader", "actors.layout", "actors.rows"}
     allowed |= {"web.versions", "web.commands.files"}  # of SQLite itself; opens what these read
     for path in (*modules("actors"), *modules("web")):
-        if {"actors.store", "actors.reader", "sqlite3"} & imports(path):
-            assert name_of(path) in allowed | {"actors.reader", "actors.layout", "actors.rows"}
+        if {"actors.store", "actors.companions", "actors.reader", "sqlite3"} & imports(path):
+            assert name_of(path) in allowed | known
 
 
 def test_only_the_writer_commits() -> None:

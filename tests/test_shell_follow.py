@@ -22,7 +22,7 @@ from log_support import (
 from process_support import HostProcess, sessiond, wal_of
 from shell_support import running
 
-from actors import reader as reader_module
+from actors import companions
 from actors.codec import encode_event
 from actors.errors import StoreError, UnsoundSession
 from web.follow import followed
@@ -262,7 +262,7 @@ def test_a_file_that_nobody_had_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows = rows_of(Conversation().every_variant())
     write_rows(database, rows[:3])
     modes: list[str] = []
-    open_as_it_is = reader_module._open  # pyright: ignore[reportPrivateUsage]
+    open_as_it_is = companions.open_file
 
     def open_without_leave(real: Path, mode: str, owned: object) -> sqlite3.Connection:
         if mode == "ro" and not real.with_name(real.name + "-shm").exists():
@@ -272,7 +272,7 @@ def test_a_file_that_nobody_had_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
         modes.append(mode)
         return open_as_it_is(real, mode, owned)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(reader_module, "_open", open_without_leave)
+    monkeypatch.setattr(companions, "open_file", open_without_leave)
     with closing(sqlite3.connect(database, isolation_level=None)) as host:
 
         def commit() -> None:
