@@ -108,5 +108,8 @@ def _lock(descriptor: int, path: Path) -> None:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError:
         # On a full disk the id cannot be written. The lock holds all the same, and a Host that
-        # only reads is still of use there.
-        os.ftruncate(descriptor, 0)
+        # only reads is still of use there. But half an id would name another process.
+        try:
+            os.ftruncate(descriptor, 0)
+        except OSError as error:
+            raise StoreError(f"cannot write the lock file: {error.strerror}", path) from error

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# What SQLite calls "disk I/O error" though the disk is well: a write that a quota or a limit on the
+# file's size cuts short, and a -shm that cannot grow. A full disk itself it tells by its name.
+_NO_ROOM = frozenset({"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"})
+
+
 class Row(NamedTuple):
     """One row as it is stored, its columns in their order."""
 
@@ -31,7 +36,10 @@ def describe(error: sqlite3.Error | UnicodeDecodeError) -> str:
         return "it holds text that is no UTF-8"
     name = getattr(error, "sqlite_errorname", None)
     words = " ".join(str(error).split())
-    return f"{words} ({name})" if name else words
+    if not name:
+        return words
+    hint = ": the disk or a quota may be full" if name in _NO_ROOM else ""
+    return f"{words} ({name}){hint}"
 
 
 def primary_code(error: sqlite3.Error) -> int:

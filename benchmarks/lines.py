@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+USUAL_EVENTS_N = 20_000
+"""Events of the long session, unless asked for others; the longest has ten times as many."""
+
+
 @frozen
 class Line:
     """One measure, and what is asked of it."""
@@ -19,12 +24,18 @@ class Line:
     name: str
     """By which ``--only`` and the JSON know it."""
     measure: str
+    """What is measured, at the usual sizes."""
     unit: str
     """What the value counts: a ratio says to what."""
     must: float | None = None
     """What it has to reach; None for a line that is there to be read beside another."""
     aim: float | None = None
     more_is_better: bool = False
+
+    def measure_at(self, events_n: int) -> str:
+        """Return what is measured, at the sizes of a run whose long session has ``events_n``."""
+        sizes = {f"{USUAL_EVENTS_N:,}": events_n, f"{USUAL_EVENTS_N * 10:,}": events_n * 10}
+        return re.sub(r"[0-9][0-9,]*", lambda found: _size(sizes, found[0]), self.measure)
 
     def reaches(self, value: float, wanted: float) -> bool:
         """Tell whether ``value`` is as good as ``wanted``."""
@@ -37,6 +48,10 @@ class Line:
         if self.must is None:
             return ""
         return "must" if self.reaches(value, self.must) else "MISSED"
+
+
+def _size(sizes: Mapping[str, int], told: str) -> str:
+    return f"{sizes[told]:,}" if told in sizes else told
 
 
 @frozen

@@ -18,7 +18,7 @@ import click
 
 from benchmarks import appends, reload, serving, sizes, startup
 from benchmarks.environment import environment, heading
-from benchmarks.lines import Settings
+from benchmarks.lines import USUAL_EVENTS_N, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ FAMILIES: dict[str, Family] = {
 }
 """In the order of the table."""
 EXIT_MISSED = 1
-USUAL_EVENTS_N, QUICK_EVENTS_N = 20_000, 2_000
+QUICK_EVENTS_N = 2_000
 USUAL_ROUNDS_N, QUICK_ROUNDS_N = 7, 3
 
 
@@ -55,9 +55,8 @@ class Progress:
 
 
 def told_sizes(settings: Settings) -> str:
-    """Return how much is measured; the texts of the lines name the usual sizes."""
-    usual = "" if settings.events_n == USUAL_EVENTS_N else f" where the table says {USUAL_EVENTS_N}"
-    return f"{settings.rounds_n} rounds, a long session of {settings.events_n} events{usual}"
+    """Return how much is measured."""
+    return f"{settings.rounds_n} rounds, a long session of {settings.events_n:,} events"
 
 
 def table_head() -> str:
@@ -68,15 +67,15 @@ def table_head() -> str:
     )
 
 
-def table_row(result: Result) -> str:
-    """Return a result as a row of the table."""
+def table_row(result: Result, events_n: int) -> str:
+    """Return a result as a row of the table; the long session has ``events_n`` events."""
     line, rounds = result.line, result.rounds
     spread = f"{number(min(rounds))} … {number(max(rounds))}" if rounds else ""
     limits = "".join(
         f"{'' if limit is None else number(limit):>8}" for limit in (line.must, line.aim)
     )
     return (
-        f"{line.measure:<58}{number(result.value):>10} {line.unit:<12}{limits}  "
+        f"{line.measure_at(events_n):<58}{number(result.value):>10} {line.unit:<12}{limits}  "
         f"{line.verdict(result.value):<8}{spread}"
     ).rstrip()
 
@@ -86,23 +85,27 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def result_value(result: Result) -> dict[str, Any]:
-    """Return a result as a JSON object, with every sample."""
-    line = result.line
-    return {
+def result_value(result: Result, events_n: int, *, whole: bool) -> dict[str, Any]:
+    """Return a result as a JSON object; the ``whole`` of it has every round and every sample."""
+    line, rounds = result.line, result.rounds
+    value: dict[str, Any] = {
         "line": line.name,
-        "measure": line.measure.strip(),
+        "measure": line.measure_at(events_n).strip(),
         "value": result.value,
         "unit": line.unit,
         "must": line.must,
         "aim": line.aim,
         "more_is_better": line.more_is_better,
         "verdict": line.verdict(result.value),
-        "rounds": list(result.rounds),
+        "least": min(rounds) if rounds else None,
+        "most": max(rounds) if rounds else None,
         "medians": result.medians,
-        "samples": {name: list(taken) for name, taken in result.samples.items()},
         "notes": dict(result.notes),
     }
+    if whole:
+        value["rounds"] = list(rounds)
+        value["samples"] = {name: list(taken) for name, taken in result.samples.items()}
+    return value
 
 
 def all_lines() -> dict[str, Line]:
@@ -166,7 +169,7 @@ def measured(settings: Settings, chosen: set[str]) -> Iterator[Result]:
 @click.option(
     "--json-file",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the JSON document here too, as the results come.",
+    help="Write the JSON document here, with every sample, as the results come.",
 )
 @click.option("--check", is_flag=True, help="Exit with 1 if a line misses what it must reach.")
 def main(
@@ -200,8 +203,8 @@ def main(
             "quick": is_quick,
         }
 
-        def document() -> str:
-            rows = [result_value(result) for result in results]
+        def document(*, whole: bool) -> str:
+            rows = [result_value(each, settings.events_n, whole=whole) for each in results]
             return json.dumps({**setting, "results": rows}, ensure_ascii=False)
 
         if not json_only:
@@ -212,15 +215,15 @@ def main(
             results.append(result)
             progress.clear()
             if not json_only:
-                print(table_row(result), flush=True)
+                print(table_row(result, settings.events_n), flush=True)
             if json_file is not None:
-                json_file.write_text(f"{document()}\n", encoding="utf-8")
+                json_file.write_text(f"{document(whole=True)}\n", encoding="utf-8")
     progress.clear()
     setting["seconds"] = round(time.perf_counter() - began, 1)
     if not json_only:
         print(f"\n{setting['seconds']} s")
     if not table_only:
-        print(document())
+        print(document(whole=False))
     if check and any(result.line.verdict(result.value) == "MISSED" for result in results):
         sys.exit(EXIT_MISSED)
 

@@ -137,7 +137,7 @@ def test_missing_session(database: Path, tmp_path: Path, command: str) -> None:
     """A session that is not there is a failure that lists those that are."""
     line = failure_of(run(command, database, "--session-id", "another"))
     assert "another" in line
-    assert line.endswith("it holds default")
+    assert line.endswith("it holds default; name one of them with --session-id")
     write_rows(tmp_path / "empty.sqlite3", [])
     assert failure_of(run(command, tmp_path / "empty.sqlite3")).endswith("it holds none")
 

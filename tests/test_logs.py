@@ -184,7 +184,10 @@ def test_a_failure_stays_one_line(tmp_path: Path) -> None:
     """A start that is refused says why in one line, and nothing else."""
     with HostProcess(tmp_path, "--log-format", "json") as host:
         assert host.wait() == 1
-    assert host.errors == f"sessiond: error: {tmp_path}: is a directory\n"
+    assert (
+        host.errors
+        == f"sessiond: error: {tmp_path}: is a directory; name a file in it as --session-db\n"
+    )
 
 
 # --- in this process ----------------------------------------------------------------------------

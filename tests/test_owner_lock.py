@@ -208,3 +208,22 @@ def test_full_disk_costs_the_process_id_not_the_lock(
     lock = OwnerLock.acquire(database)
     assert refusal(database).fault == "is owned by another Host, process unknown"
     lock.release()
+
+
+def test_a_disk_that_refuses_even_to_shorten(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If what is left of an id cannot be taken away either, the start is refused, and lets go."""
+    shorten, refused = os.ftruncate, [False, True]
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def shorten_once(descriptor: int, length: int) -> None:
+        (fail if refused.pop(0) else shorten)(descriptor, length)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner_lock.os, "pwrite", fail)
+        patched.setattr(owner_lock.os, "ftruncate", shorten_once)
+        assert refusal(database).fault == "cannot write the lock file: Input/output error"
+    OwnerLock.acquire(database).release()

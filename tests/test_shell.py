@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sqlite3
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from log_support import Conversation, chunk, rows_of, write_rows
-from process_support import sessiond
+from process_support import error_line, public_directory, sessiond, sessiond_each
 from shell_support import on_terminal
 
 from web.cli import cli
 from web.progress import MANY_N, REDRAWN_AFTER_S, SHOWN_AFTER_S, Bar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from click.testing import Result
@@ -141,12 +144,61 @@ def test_a_bar_for_long_work(command: str, long_session: Path) -> None:
 
 def test_no_bar_for_short_work(database: Path) -> None:
     """What ends soon shows nothing, though it is on a terminal."""
-    assert on_terminal("verify", database, piped=True).screen == ""
+    program = [sys.executable, "-c", EAGER.replace("SHOWN_AFTER_S = 0", "SHOWN_AFTER_S = 3600")]
+    assert on_terminal("verify", database, piped=True, program=program).screen == ""
+
+
+HELD_CHECK = """
+import threading
+import actors.reader, web.progress
+web.progress.SHOWN_AFTER_S = 0
+drawn = threading.Event()
+write_error, check = web.progress.write_error, actors.reader._check_integrity
+def write(text):
+    write_error(text)
+    if "checking" in text:
+        drawn.set()
+def held(*arguments):
+    if web.progress.os.environ["TERM"] != "dumb":
+        assert drawn.wait(60)
+    check(*arguments)
+web.progress.write_error, actors.reader._check_integrity = write, held
+from web.__main__ import main
+main()
+"""
+"""The command, whose integrity check takes until a line says that it goes on."""
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "export", "backup", "serve"])
+def test_a_line_while_the_file_is_checked(command: str, database: Path, tmp_path: Path) -> None:
+    """On a terminal a line counts the seconds of SQLite's own check, and is then taken away."""
+    program = [sys.executable, "-c", HELD_CHECK]
+    arguments = {
+        "backup": ["backup", database, tmp_path / "copy.sqlite3"],
+        # A session that is new in the file has no event to load, and so no bar.
+        "serve": ["serve", "--port", "65535", "--session-id", "new", "--session-db", database],
+    }.get(command, [command, database])
+    if command == "serve":
+        program[-1] = STOPPED_AT_ONCE.replace("from web.__main__", "HELD\nfrom web.__main__")
+        program[-1] = program[-1].replace("HELD", HELD_CHECK.partition("from web.__main__")[0])
+        arguments[2] = "0"
+    seen = on_terminal(*arguments, piped=True, program=program)
+    assert seen.code == 0, seen.text
+    assert re.search(r"\r\x1b\[2Ksessiond: [a-z]+: checking the file, \d+ s\r", seen.screen)
+    assert "\r\x1b[2K" in seen.screen.rpartition("checking")[2], "it is taken away"
+
+
+def test_no_line_where_none_can_be_redrawn(database: Path) -> None:
+    """A terminal that can do nothing is left alone while the file is checked."""
+    program = [sys.executable, "-c", HELD_CHECK]
+    seen = on_terminal("verify", database, piped=True, program=program, TERM="dumb")
+    assert (seen.screen, seen.code) == ("", 0)
 
 
 def test_an_export_to_a_terminal_has_no_bar(long_session: Path) -> None:
     """Where the lines themselves run over the terminal a bar would stand between them."""
-    seen = on_terminal("export", long_session, program=[sys.executable, "-c", EAGER])
+    program = [sys.executable, "-c", EAGER.replace("SHOWN_AFTER_S = 0", "SHOWN_AFTER_S = 3600")]
+    seen = on_terminal("export", long_session, program=program)
     assert seen.screen == run("export", long_session).stdout
 
 
@@ -263,4 +315,89 @@ def test_advice_on_whole_files(tmp_path: Path) -> None:
         ": is not a SQLite file; name another PATH, or go back to a backup\n"
     )
     assert "; name another PATH; a Host makes the file" in run("verify", none).stderr
-    assert run("verify", tmp_path).stderr.endswith(": is a directory; name the file in it\n")
+    assert run("verify", tmp_path).stderr.endswith(": is a directory; name a file in it as PATH\n")
+
+
+def cut_short(path: Path) -> str:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    return "`sqlite3 {} .recover` save what it can; `sessiond verify` tells whether"
+
+
+def changed(path: Path) -> str:
+    rows = rows_of(Conversation().turn())
+    path.unlink()
+    write_rows(path, [rows[0], rows[1]._replace(digest=b"\0" * 32)])
+    return "; `sessiond verify {}` says what that means and what to do"
+
+
+def another_program(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE more (x)")
+    return "; go back to a backup: another program has altered the file"
+
+
+@pytest.mark.parametrize("damage", [cut_short, changed, another_program])
+def test_whoever_refuses_says_what_to_do(damage: Callable[[Path], str], tmp_path: Path) -> None:
+    """Each command's one line on a file that it refuses says what to do, with the path quoted."""
+    path = tmp_path / "a file.sqlite3"
+    write_rows(path, rows_of([chunk(n) for n in range(500)]))
+    advice = damage(path).format(shlex.quote(str(path)))
+    commands: list[list[str | Path]] = [["show", path], ["show", path, "--follow"]]
+    commands += [["export", path], ["serve", "--port", "0", "--session-db", path]]
+    if damage is not changed:
+        commands += [["verify", path], ["backup", path, tmp_path / "copy.sqlite3"]]
+    for done in sessiond_each(commands):
+        assert advice in error_line(done), done
+        assert error_line(done).startswith(f"sessiond: error: {path}: ")
+
+
+def test_what_to_do_names_the_place(tmp_path: Path) -> None:
+    """What to do names PATH, DEST, or the option with its variable, whichever named the file."""
+    database, taken = tmp_path / "session.sqlite3", tmp_path / "taken"
+    write_rows(database, rows_of(Conversation().turn()))
+    taken.write_text("precious\n" * 20)
+    new_file = "DEST must be a new file, in a directory that this user can write"
+    cases: dict[tuple[str | Path, ...], str] = {
+        ("backup", database, taken): f"{taken}: cannot be made: File exists; {new_file}",
+        ("backup", database, database): f"{database}: cannot be made: File exists; {new_file}",
+        ("backup", database, tmp_path): f"{tmp_path}: cannot be made: File exists; {new_file}",
+        ("backup", database, tmp_path / "no" / "c"): f"No such file or directory; {new_file}",
+        ("backup", taken, tmp_path / "c"): f"{taken}: is not a SQLite file; name another PATH",
+        ("backup", tmp_path, tmp_path / "c"): "is a directory; name a file in it as PATH",
+        ("serve", "--session-db", tmp_path): "; name a file in it as --session-db",
+        ("serve", "--session-db", taken): "is not a SQLite file; name another --session-db",
+        ("serve", "--session-db", taken / "x"): "; name another --session-db",
+        ("show", database, "--session-id", "no"): "default; name one of them with --session-id",
+        ("show", database, "--request", "turn-9/step-1"): "; name another one with --request",
+    }
+    for done, told in zip(sessiond_each(list(cases)), cases.values(), strict=True):
+        assert done.stdout == ""
+        assert told in error_line(done)
+    done = sessiond("serve", environment={"SESSIOND_SERVE_SESSION_DB": str(tmp_path)})
+    assert "name a file in it as --session-db (from SESSIOND_SERVE_SESSION_DB)" in error_line(done)
+
+
+def test_without_leave() -> None:
+    """What may not be read or written is told with the place, and what to let whom do."""
+    with public_directory() as directory:
+        database, shut = directory / "session.sqlite3", directory / "shut"
+        write_rows(database, rows_of(Conversation().turn()))
+        shut.mkdir(mode=0o555)
+        database.chmod(0o644)
+        hidden = directory / "hidden.sqlite3"
+        hidden.write_bytes(database.read_bytes())
+        hidden.chmod(0)
+        commands: list[list[str | Path]] = [["show", hidden], ["verify", hidden]]
+        commands += [["backup", database, shut / "copy"]]
+        commands += [["serve", "--port", "0", "--session-db", shut / "new.sqlite3"]]
+        runs = sessiond_each(commands, as_nobody=True)
+        shut.chmod(0o755)
+    told = [
+        "hidden.sqlite3: cannot be read: Permission denied; let this user reach it",
+        "name another PATH",
+        "copy: cannot be made: Permission denied; DEST must be a new file, in a directory that",
+        "cannot write the lock file: Permission denied; let this user write its directory",
+    ]
+    for done, words in zip(runs, told, strict=True):
+        assert words in error_line(done)

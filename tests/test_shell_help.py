@@ -16,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from log_support import Conversation, rows_of, write_rows
-from process_support import PATIENCE_S, TREE, error_line, sessiond_each
+from process_support import PATIENCE_S, TREE, error_line, sessiond, sessiond_each
 
 from web.cli import cli
 
@@ -167,6 +167,7 @@ def test_errors_name_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         cases = {
             ("--port", port): f"port {port}: Address already in use; another --port",
             ("--host", "192.0.2.1"): "--host 192.0.2.1: not a loopback address",
+            ("--model-replay", "/none"): "--model-replay /none: cannot be read: No such file",
             ("--model-url", "ftp://x", "--model", "m"): "--model-url: the model URL must begin",
             ("--model-url", "http://x", "--model", ""): "--model: the model's name must not be",
             (*model, "--model-key-env", "NOT_SET"): "--model-key-env NOT_SET: no such variable",
@@ -181,11 +182,126 @@ def test_errors_name_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert told in error_line(done)
 
 
-def test_a_variable_is_named_too() -> None:
-    """What came from the environment is told with the variable's name."""
-    done = CliRunner().invoke(cli, ["serve"], env={"SESSIOND_SERVE_PORT": "http"})
+WRONG = {
+    "serve --port": {
+        "http": "'http' is not a whole number from 0 to 65535",
+        "65536": "'65536' is not a whole number from 0 to 65535",
+        "-1": "'-1' is not a whole number from 0 to 65535",
+        "1.5": "'1.5' is not a whole number from 0 to 65535",
+    },
+    "serve --max-steps": {
+        "0": "'0' is not a whole number of 1 or more",
+        "many": "'many' is not a whole number of 1 or more",
+    },
+    "serve --connect-timeout": {
+        "soon": "'soon' is not a number of seconds, more than 0",
+        "0": "'0' is not a number of seconds, more than 0",
+    },
+    "serve --request-timeout": {"nan": "'nan' is not a number of seconds, more than 0"},
+    "serve --session-id": {"a b": "'a b' is not an id"},
+    "serve --log-format": {"xml": "'xml' is not one of 'console', 'json'"},
+    "serve --log-level": {"loud": "'loud' is not one of 'debug', 'info', 'warning', 'error'"},
+    "serve --host": {"example.org": "example.org: not an IP address, nor localhost"},
+    "serve --system-prompt": {
+        "@": "'@' names no file",
+        "@/none": "@/none: cannot be read: No such file or directory",
+    },
+    "serve --model-replay": {
+        "/none": "/none: cannot be read: No such file or directory",
+        "/": "/: cannot be read: Is a directory",
+        sys.executable: f"{sys.executable}, line 1: ",
+    },
+    "serve --model": {"m": " needs --model-url"},
+    "serve --model-url": {"http://x": " needs --model"},
+    "serve --model-key-env": {"V": " needs --model-url"},
+    "invoke x --url": {
+        "nowhere": "'nowhere': is not an http URL",
+        "http://127.0.0.1:1": " names another",
+    },
+    "invoke x --id": {"a/b": "'a/b' is not an id"},
+    "plugins --url": {"nowhere": "'nowhere': is not an http URL"},
+    "show p --session-id": {"a b": "'a b' is not an id"},
+    "show p --request": {"turn-1": "'turn-1' is not a step's id"},
+    "show p --json": {"maybe": "'maybe' is not a valid boolean"},
+    "show p --follow": {"maybe": "'maybe' is not a valid boolean"},
+    "export p --session-id": {"a b": "'a b' is not an id"},
+    "doctor --json": {"maybe": "'maybe' is not a valid boolean"},
+}
+"""What each option is given that is none of its values, and what is said of it."""
+EMPTY = [
+    *("serve --session-db", "serve --session-id", "serve --host", "serve --model-url"),
+    *("serve --model-key-env", "serve --model-replay", "serve --port", "serve --max-steps"),
+    *("serve --connect-timeout", "serve --log-level", "invoke x --id", "show p --request"),
+]
+
+
+def test_every_option_is_tried() -> None:
+    """No option is left out above, but the one that takes any path: see test_shell.py."""
+    options = {
+        f"{name} {param.opts[0]}"
+        for name, command in cli.commands.items()
+        for param in command.params
+        if isinstance(param, click.Option)
+    }
+    tried = {" ".join(re.sub(" [xp] ", " ", each).split()) for each in WRONG}
+    assert tried == options - {"serve --session-db"}
+
+
+@pytest.mark.parametrize("from_environment", [False, True])
+@pytest.mark.parametrize(
+    ("command", "value", "told"),
+    [(command, *case) for command, cases in WRONG.items() for case in cases.items()],
+)
+def test_what_is_wrong_names_its_option(
+    command: str, value: str, told: str, *, from_environment: bool
+) -> None:
+    """A wrong value is told with its option and what is right; from a variable, with that too."""
+    *arguments, option = command.split()
+    is_flag = option in {"--json", "--follow"}
+    variable = f"SESSIOND_{arguments[0]}_{option[2:]}".upper().replace("-", "_")
+    if is_flag and not from_environment:
+        return
+    environment = {variable: value} if from_environment else {}
+    words = arguments if from_environment else [*arguments, option, value]
+    if option in {"--host", "--model-replay"}:  # a Host looks at those: it is begun
+        run_apart = sessiond(*words, environment=environment)
+        code, told_all = run_apart.returncode, run_apart.stderr
+    else:
+        done = CliRunner().invoke(cli, words, env=environment)
+        code, told_all = done.exit_code, done.stderr
+    assert code in {1, 2}
+    error = told_all.splitlines()[-1]
+    assert told in error
+    assert re.search(rf"{option}\b", error)
+    assert (f"{option} (from {variable})" in error.replace("'", "")) == from_environment
+
+
+@pytest.mark.parametrize("command", EMPTY)
+def test_nothing_is_no_value(command: str) -> None:
+    """An empty value is refused with the option's name; an empty variable is as good as none."""
+    *arguments, option = command.split()
+    done = CliRunner().invoke(cli, [*arguments, option, ""])
     assert done.exit_code == 2
-    assert "SESSIOND_SERVE_PORT" in done.stderr
+    assert option in done.stderr.splitlines()[-1]
+    variable = f"SESSIOND_{arguments[0]}_{option[2:]}".upper().replace("-", "_")
+    param = next(each for each in cli.commands[arguments[0]].params if option in each.opts)
+    context = click.Context(
+        cli.commands[arguments[0]], auto_envvar_prefix=f"SESSIOND_{arguments[0].upper()}"
+    )
+    with CliRunner(env={variable: ""}).isolation():
+        assert param.value_from_envvar(context) is None
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "export", "backup", "doctor"])
+def test_an_empty_path_is_no_path(command: str, tmp_path: Path) -> None:
+    """It does not stand for the working directory; the error names the argument."""
+    for arguments in (
+        (["", tmp_path / "x"], [tmp_path / "x", ""]) if command == "backup" else ([""],)
+    ):
+        done = run(command, *arguments)
+        assert done.exit_code == 2
+        name = "DEST" if arguments[-1] == "" and command == "backup" else "PATH"
+        assert re.search(rf"'\[?{name}\]?': is empty: it must name a file", done.stderr)
 
 
 def test_no_host_names_the_option() -> None:

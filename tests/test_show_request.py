@@ -19,7 +19,9 @@ from strategies import sessions
 
 from actors.errors import StoreError
 from actors.events import HistoryRef, InlineMessages, ModelRequestRecorded
+from actors.providers.chat_request import request_body
 from actors.replay import replay_rows
+from actors.routes import ModelRequest
 from actors.snapshot import Timeline
 from actors.strict_json import loads
 from actors.values import AssistantMessage, Json, Route, ToolMessage, ToolSpec, UserMessage
@@ -66,7 +68,8 @@ def document_of(snapshot: Snapshot, step_id: str) -> tuple[str, Document]:
     text = "".join(request_document(find_request(snapshot, step_id)))
     document = loads(text)
     assert isinstance(document, dict)
-    assert list(document) == KEYS
+    sent = ["sent"] if document["route"] == {"provider": "openai", "model": "some/model"} else []
+    assert list(document) == KEYS + sent
     return text, document
 
 
@@ -154,6 +157,7 @@ def test_every_part_of_a_request_is_there() -> None:
             },
         ],
         "messages": [{"role": "user", "content": "hello"}],
+        "sent": document["sent"],
     }
     assert '{"type":"object","$id":"x","a":[1.5]}' in text
 
@@ -205,6 +209,29 @@ def test_messages_that_do_not_match_their_sum_are_not_shown() -> None:
         forged.publish(row, event)
     with pytest.raises(StoreError, match="sha256 of turn-1/step-1 is not of the history at 1"):
         find_request(forged.snapshot(), "turn-1/step-1")
+
+
+def test_what_a_provider_is_sent() -> None:
+    """``sent`` is the body of the HTTP request, to the byte: user messages in a row are one there.
+
+    They are apart in ``messages``, as they are recorded; other models are sent nothing.
+    """
+    talk = Conversation()
+    first = talk.input("one")
+    said = (UserMessage("one"), UserMessage("two"), AssistantMessage(""), UserMessage("three"))
+    request = evolve(
+        talk.request(InlineMessages(said)),
+        route=Route("openai", "some/model"),
+        system_prompt="Be brief.",
+        tools=(LOOKUP,),
+    )
+    text, document = document_of(recorded([first, request]), "turn-1/step-1")
+    assert [each["content"] for each in document["messages"]] == ["one", "two", "", "three"]
+    assert [each["content"] for each in document["sent"]["messages"]] == [
+        *("Be brief.", "one\n\ntwo", "", "three")
+    ]
+    asked = ModelRequest(request.route, "Be brief.", (LOOKUP,), said, 1, "turn-1/step-1")
+    assert text.endswith(f',"sent":{request_body(asked, "some/model").decode()}}}\n')
 
 
 # --- what is not there ------------------------------------------------------------------------
@@ -304,7 +331,7 @@ def test_a_missing_step_is_one_line(database: Path) -> None:
     assert done.stdout == ""
     assert error_line(done) == (
         f"sessiond: error: {database}: session default has no turn-7/step-1; "
-        "it has 4, turn-1/step-1 to turn-2/step-2"
+        "it has 4, turn-1/step-1 to turn-2/step-2; name another one with --request"
     )
 
 

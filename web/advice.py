@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
+from actors.errors import UnsoundSession
 from actors.values import is_identifier
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from actors.errors import StoreError
@@ -29,17 +32,57 @@ _KINDS = (
 )
 _ANY_OTHER = "an event is none that sessiond would have written in this place"
 
-# How the fault of a whole file begins -> what to do.
-_FILE_ADVICE = (
-    ("there is no database", "name another PATH; a Host makes the file, with --session-db"),
+_DAMAGED = (
+    "go back to a backup, or let `sqlite3 {file} .recover` save what it can; "
+    "`sessiond verify` tells whether what you have then is sound"
+)
+_UNSOUND = "`sessiond verify {file}` says what that means and what to do"
+_ANOTHER = "name another {path}"
+_NO_STEP = re.compile("session [^ ]+ has no turn-")
+
+# How the fault of a file begins -> what to do, where the fault does not say that itself.
+# {path} is what the command line calls the file's parameter, {file} the file as a shell takes it.
+_ADVICE = (
+    ("there is no database", "name another {path}; a Host makes the file, with --session-db"),
     ("there is nothing in the database", "a Host that is started on it goes on from here"),
-    ("is a directory", "name the file in it"),
-    ("is damaged", "go back to a backup, or let `sqlite3 {path} .recover` save what it can"),
-    ("is not a SQLite file", "name another PATH, or go back to a backup"),
-    ("is a SQLite file of another application", "name another PATH"),
+    ("there is no session ", "name one of them with {session_id}"),
+    ("is a directory", "name a file in it as {path}"),
+    ("is not a regular file", _ANOTHER),
+    ("a parent is not a directory", _ANOTHER),
+    ("is a loop of symbolic links", _ANOTHER),
+    ("cannot be reached", _ANOTHER),
+    ("is not a SQLite file", "name another {path}, or go back to a backup"),
+    ("is a SQLite file of another application", _ANOTHER),
     ("was written by a SQLite that is newer", "use a Python with a newer SQLite"),
     ("has schema version", "use the version of sessiond that wrote it"),
     ("its table or triggers", "go back to a backup: another program has altered the file"),
+    ("is damaged", _DAMAGED),
+    ("row ", _UNSOUND),
+    ("is owned by another Host", "stop that one, or name another {path}"),
+    ("its lock file ", "move {file}-lock away"),
+    (
+        "cannot write the lock file: Permission denied",
+        "let this user write its directory, or name another {path}",
+    ),
+    ("cannot be made", "DEST must be a new file, in a directory that this user can write"),
+    ("cannot be copied to", "make room for it, or name another DEST"),
+)
+# SQLite's name of an error, at the end of a fault -> what to do. The first that is in it counts.
+_SQLITE_ADVICE = (
+    ("(SQLITE_CORRUPT", _DAMAGED),
+    ("(SQLITE_NOTADB)", _DAMAGED),
+    ("(SQLITE_BUSY", "another program holds it: try again once that has let go"),
+    ("(SQLITE_READONLY", "let this user write it and its directory, or name another {path}"),
+    ("(SQLITE_CANTOPEN", "let this user open it and its directory, or name another {path}"),
+    ("(SQLITE_IOERR", "`sessiond doctor {file}` shows where it lies and how much room there is"),
+)
+# The system's words at the end of a fault -> what to do.
+_SYSTEM_ADVICE = (
+    (": Not a directory", _ANOTHER),
+    (": Permission denied", "let this user reach it, or name another {path}"),
+    (": Read-only file system", _ANOTHER),
+    (": No space left on device", "make room, or name another {path}"),
+    (": File name too long", _ANOTHER),
 )
 
 
@@ -62,9 +105,23 @@ def session_advice(report: SessionReport, path: Path) -> tuple[str, str]:
     )
 
 
-def file_advice(error: StoreError) -> str | None:
-    """Return what to do about the fault of a whole file, None where its own words say it."""
-    for start, advice in _FILE_ADVICE:
-        if error.fault.startswith(start):
-            return advice.format(path=shlex.quote(str(error.path)))
-    return None
+def store_advice(error: StoreError, called: Mapping[str, str]) -> str | None:
+    """Return what to do about a file's fault, None where its own words say it.
+
+    ``called`` has what the command line calls the parameters ``path``, ``session_id`` and
+    ``step_id``, as far as there are any.
+    """
+    if isinstance(error, UnsoundSession):
+        advice = _UNSOUND
+    elif error.fault.endswith(("it holds none", "has no step")):
+        return None  # there is no other
+    elif "step_id" in called and _NO_STEP.match(error.fault):
+        advice = "name another one with {step_id}"
+    else:
+        found = [each for start, each in _ADVICE if error.fault.startswith(start)]
+        found += [each for name, each in _SQLITE_ADVICE if name in error.fault]
+        found += [each for end, each in _SYSTEM_ADVICE if error.fault.endswith(end)]
+        if not found:
+            return None
+        advice = found[0]
+    return advice.format(file=shlex.quote(str(error.path)), **called)

@@ -60,8 +60,10 @@ class HostClient:
     said to it is nobody else's business.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, named_by: str = "--url") -> None:
         """Prepare to speak to ``url``; nothing is sent yet.
+
+        ``named_by`` is where the URL came from, as its user is to be told.
 
         Raises:
             ConfigurationError: it is not an http or https URL.
@@ -72,7 +74,7 @@ class HostClient:
             raise ConfigurationError(f"--url {url!r}: is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ConfigurationError(f"--url {url!r}: is not an http URL")
-        self._url = url.rstrip("/")
+        self._url, self._named_by = url.rstrip("/"), named_by
         # No read timeout: a Turn takes as long as it takes.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
         self._http = httpx.Client(timeout=timeout, trust_env=False)
@@ -141,7 +143,7 @@ class HostClient:
     def _no_host(self, error: httpx.HTTPError) -> Unanswered:
         return Unanswered(
             f"no Host answers at {self._url}: {_worded(error)}; "
-            "`sessiond serve` starts one, --url names another"
+            f"`sessiond serve` starts one, {self._named_by} names another"
         )
 
     def _address(self, invocation_id: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from click.shell_completion import CompletionItem
 from actors.errors import ConfigurationError, SessiondError
 from actors.strict_json import is_text
 from actors.values import is_identifier
+from web.ending import called_in, variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,19 +50,45 @@ def as_text(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     return value
 
 
+def as_some_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Take Unicode text that is not empty."""
+    if value == "":
+        raise click.BadParameter("is empty")
+    return as_text(ctx, param, value)
+
+
 def as_text_or_file(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Take text, or ``@FILE`` for the text of a file."""
     if not value.startswith("@"):
         as_text(ctx, param, value)
         return value
+    if value == "@":
+        raise click.BadParameter("'@' names no file: @FILE, or text that does not begin with @")
     path = Path(value[1:])
-    option = param.opts[0]
+    option = called_in(ctx, param.name)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{option} {value}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{option} {value}: is not UTF-8 text") from error
+
+
+class WholeNumber(click.IntRange):
+    """A whole number within bounds, which are told where it is none."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 # as its parent has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """Return the number."""
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            bounds = f"from {self.min} to {self.max}" if self.max else f"of {self.min} or more"
+            self.fail(f"{value!r:.80} is not a whole number {bounds}", param, ctx)
 
 
 class Seconds(click.FloatRange):
@@ -77,10 +105,33 @@ class Seconds(click.FloatRange):
         ctx: click.Context | None,
     ) -> float:
         """Return the number of seconds."""
-        seconds = super().convert(value, param, ctx)
+        try:
+            seconds = float(super().convert(value, param, ctx))
+        except click.BadParameter:
+            seconds = math.nan
         if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return float(seconds)
+            self.fail(f"{value!r:.80} is not a number of seconds, more than 0", param, ctx)
+        return seconds
+
+
+class PathName(click.Path):
+    """A path, whatever is there: to say what it must be is for the reader and the store."""
+
+    def __init__(self) -> None:
+        """Take any path but the empty one, which would stand for the working directory."""
+        # click's own checks would answer with exit code 2.
+        super().__init__(readable=False, path_type=Path)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 # as its parent has it
+        """Return the path."""
+        if not os.fspath(value):
+            self.fail("is empty: it must name a file", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 # --- completion -------------------------------------------------------------------------------
@@ -113,11 +164,9 @@ class Option(click.Option):
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return what an error calls the option: also its variable, if the value came from it."""
-        hint = super().get_error_hint(ctx)
-        environment = click.core.ParameterSource.ENVIRONMENT
-        if ctx is None or ctx.get_parameter_source(self.name) is not environment:
-            return hint
-        return f"{hint} (from {self.envvar or f'{ctx.auto_envvar_prefix}_{self.name.upper()}'})"
+        # Not its parent's words: those name some variables whether they were used or not.
+        variable = None if ctx is None else variable_of(ctx, self.name)
+        return f"'{self.opts[0]}'" if variable is None else f"'{self.opts[0]}' (from {variable})"
 
 
 def option(*names: str, **settings: Any) -> Callable[[Any], Any]:  # noqa: ANN401 # click's own
@@ -125,8 +174,7 @@ def option(*names: str, **settings: Any) -> Callable[[Any], Any]:  # noqa: ANN40
     return click.option(*names, cls=Option, show_default=True, show_envvar=True, **settings)
 
 
-# What a path must be is for the reader and the store to say: click would answer with code 2.
-ANY_PATH = click.Path(readable=False, path_type=Path)
+ANY_PATH = PathName()
 DATABASE = click.argument("path", type=ANY_PATH)
 SESSION_ID = option(
     "--session-id",

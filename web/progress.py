@@ -1,15 +1,18 @@
 """Progress bars: on standard error, on a terminal only, and only for what takes a while.
 
-A command that ends soon shows none and does not pay for the library that draws them.
+A command that ends soon shows none and does not pay for the library that draws them. Until the
+first piece is done (SQLite checks the whole file before any event is read) a line counts seconds.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from web.streams import ErrorText, error_is_terminal, printable
+from web.streams import ErrorText, error_is_terminal, printable, write_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -21,6 +24,7 @@ SHOWN_AFTER_S = 0.5
 MANY_N = 10_000
 """What has as many to do shows one without waiting to see how long it takes."""
 REDRAWN_AFTER_S = 0.1
+CLEAR_LINE = "\r\x1b[2K"
 
 OnProgress: TypeAlias = "Callable[[int, int], None]"
 """Called with how much is done and how much there is."""
@@ -43,11 +47,50 @@ def progress_bar(what: str, unit: str = "events") -> Generator[OnProgress | None
     if not error_is_terminal():
         yield None
         return
-    bar = Bar(what, unit)
+    bar, waiting = Bar(what, unit), Waiting(what)
+
+    def update(done_n: int, total_n: int) -> None:
+        waiting.close()
+        bar.update(done_n, total_n)
+
     try:
-        yield bar.update
+        yield update
     finally:
+        waiting.close()
         bar.close()
+
+
+class Waiting:
+    """A line on standard error that counts seconds, by a thread of its own, until it is closed.
+
+    The cursor stays at its beginning: a line of the log that comes meanwhile covers it.
+    """
+
+    def __init__(self, what: str) -> None:
+        """Begin to count; nothing is drawn before it is due, nor where no line can be redrawn."""
+        self._what = printable(what, keep="")
+        self._closed = threading.Event()
+        self._is_drawn = False
+        self._thread = threading.Thread(target=self._count, daemon=True)
+        if os.environ.get("TERM") not in {"dumb", "unknown"}:
+            self._thread.start()
+
+    def _count(self) -> None:
+        began = time.monotonic()
+        while not self._closed.wait(1.0 if self._is_drawn else SHOWN_AFTER_S):
+            self._is_drawn = True
+            passed = f"{time.monotonic() - began:.0f} s"
+            write_error(f"{CLEAR_LINE}sessiond: {self._what}: checking the file, {passed}\r")
+
+    def close(self) -> None:
+        """Take the line away, if one was drawn; when this returns nothing more is."""
+        self._closed.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join()
+        if self._is_drawn:
+            self._is_drawn = False
+            write_error(CLEAR_LINE)
 
 
 class Bar:

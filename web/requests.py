@@ -13,6 +13,8 @@ from actors.codec import payload_value
 from actors.errors import StoreError
 from actors.events import HistoryRef, ModelRequestRecorded
 from actors.history import HistoryHash, messages_entering
+from actors.providers.chat_request import request_body
+from actors.routes import ModelRequest
 from actors.values import message_json
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
     from actors.snapshot import Snapshot
     from actors.values import Message
+
+OPENAI_PROVIDER = "openai"
+"""The provider of the routes whose requests go over HTTP, as Chat Completions."""
 
 _step_id = re.compile(r"turn-[1-9][0-9]*/step-[1-9][0-9]*")
 
@@ -51,14 +56,25 @@ def find_request(snapshot: Snapshot, step_id: str, path: Path | None = None) -> 
 
 
 def request_document(request: RecordedRequest) -> Iterator[str]:
-    """Yield a request in pieces of one compact JSON document."""
+    """Yield a request in pieces of one compact JSON document.
+
+    ``sent`` in it, where the model is behind a provider, is the body of the HTTP request.
+    """
     payload = payload_value(request.event)
     head = ("step_id", "turn_id", "route", "system_prompt", "tools")
     # The messages apart: together they may be longer than any one JSON text may be.
     yield strict_json.dumps({name: payload[name] for name in head})[:-1] + ',"messages":['
     for index, message in enumerate(request.messages):
         yield ("," if index else "") + message_json(message)
-    yield "]}\n"
+    yield "]"
+    event = request.event
+    if event.route.provider == OPENAI_PROVIDER:
+        # Which differs: the system prompt is a message, user messages in a row are one.
+        asked = ModelRequest(
+            event.route, event.system_prompt, event.tools, request.messages, 0, event.step_id
+        )
+        yield f',"sent":{request_body(asked, event.route.model).decode()}'
+    yield "}\n"
 
 
 def _requests(snapshot: Snapshot) -> Iterator[ModelRequestRecorded]:

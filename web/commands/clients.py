@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from web.ending import EXIT_FAILURE, EXIT_INTERRUPTED, tell_failure
+from web.ending import EXIT_FAILURE, EXIT_INTERRUPTED, Command, called_in, tell_failure
 from web.manual import epilog
 from web.parameters import URL, as_identifier, as_text, option
 from web.streams import output_is_terminal, printable, write
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=Command,
     epilog=epilog(
         """
         sessiond invoke 'What do you remember?'
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         """,
         (1, "the turn failed, or no Host answers; one line says why"),
         (130, "interrupted: the turn is being cancelled"),
-    )
+    ),
 )
 @URL
 @option(
@@ -48,7 +49,7 @@ def invoke(ctx: click.Context, url: str, invocation_id: str | None, text: str | 
     said = _said(text)
     from web.client import HostClient
 
-    with HostClient(url) as client:
+    with HostClient(url, called_in(ctx, "url")) as client:
         if invocation_id is None:
             import uuid
 
@@ -63,6 +64,7 @@ def invoke(ctx: click.Context, url: str, invocation_id: str | None, text: str | 
 
 
 @click.command(
+    cls=Command,
     short_help="Print the plugins of a running Host, and where each stands.",
     epilog=epilog(
         """
@@ -79,7 +81,7 @@ def plugins(ctx: click.Context, url: str) -> None:
     from web.client import HostClient
     from web.runtime import plugin_table
 
-    with HostClient(url) as client:
+    with HostClient(url, called_in(ctx, "url")) as client:
         answer = client.plugins()
     if not isinstance(answer, list):
         ctx.exit(_tell_outcome(answer))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from actors.errors import StoreError
-from web.ending import EXIT_FAILURE, tell_failure
+from web.ending import EXIT_FAILURE, Command, tell_failure
 from web.manual import epilog
 from web.parameters import ANY_PATH, DATABASE, SESSION_ID, as_step_id, option
 from web.progress import progress_bar
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=Command,
     epilog=epilog(
         """
         sessiond show sessiond.sqlite3 | less
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
         sessiond show sessiond.sqlite3 --json | jq '.transcript[-1]'
         sessiond show sessiond.sqlite3 --follow --json | jq .text
         sessiond show sessiond.sqlite3 --request turn-2/step-1 | jq .messages
+        sessiond show sessiond.sqlite3 --request turn-2/step-1 | jq .sent
         """,
         (1, "no such file, session or step, or the session is not sound"),
         (130, "interrupted: the normal end of --follow"),
         (141, "nobody reads the output any more"),
-    )
+    ),
 )
 @DATABASE
 @SESSION_ID
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
     envvar="SESSIOND_SHOW_REQUEST",
     callback=as_step_id,
     metavar="STEP_ID",
-    help="Instead, what the model was given in a step such as turn-1/step-1, as JSON.",
+    help="Instead, what the model was given in a step such as turn-1/step-1, as JSON: the "
+    "messages as recorded, and under 'sent' the body as a provider gets it (user messages in a "
+    "row joined by a blank line).",
 )
 def show(path: Path, session_id: str, step_id: str | None, *, as_json: bool, follow: bool) -> None:
     """Print the transcript of a session in the database at PATH.
@@ -76,7 +79,7 @@ def show(path: Path, session_id: str, step_id: str | None, *, as_json: bool, fol
     from web.offline import load
     from web.show import session_document, shown_transcript
 
-    with open_reader(path) as reader, progress_bar("loading") as on_progress:
+    with progress_bar("loading") as on_progress, open_reader(path) as reader:
         snapshot = load(reader, session_id, on_progress)
     if step_id is not None:
         from web.requests import find_request, request_document
@@ -109,13 +112,14 @@ def _follow(path: Path, session_id: str, *, as_json: bool) -> None:
 
 
 @click.command(
+    cls=Command,
     epilog=epilog(
         """
         sessiond verify sessiond.sqlite3
         sessiond verify sessiond.sqlite3 >/dev/null || echo unsound
         """,
         (1, "the file cannot be read, or a session in it is not sound"),
-    )
+    ),
 )
 @DATABASE
 @click.pass_context
@@ -131,17 +135,10 @@ def verify(ctx: click.Context, path: Path) -> None:
     wrong, what that means, and what to do. An unfinished turn is sound.
     """
     from actors.reader import open_reader
-    from web.advice import file_advice
     from web.offline import verify_sessions
 
-    try:
-        with open_reader(path) as reader, progress_bar("verifying") as on_progress:
-            reports = list(verify_sessions(reader, on_progress))
-    except StoreError as error:
-        advice = file_advice(error)
-        if advice is None:
-            raise
-        raise StoreError(f"{error.fault}; {advice}", error.path) from error
+    with progress_bar("verifying") as on_progress, open_reader(path) as reader:
+        reports = list(verify_sessions(reader, on_progress))
     ctx.exit(_tell_reports(path, reports))
 
 
@@ -170,6 +167,7 @@ def _fault_lines(path: Path, reports: list[SessionReport]) -> Iterator[str]:
 
 
 @click.command(
+    cls=Command,
     short_help="Print the events of a session, one JSON document a line.",
     epilog=epilog(
         """
@@ -194,15 +192,18 @@ def export(path: Path, session_id: str) -> None:
     from actors.reader import open_reader
     from web.offline import exported_lines
 
-    with open_reader(path) as reader:
-        if output_is_terminal():  # the lines themselves are what moves there
+    if output_is_terminal():  # once the file is checked, the lines themselves move there
+        with progress_bar("exporting"):
+            reader = open_reader(path)
+        with reader:
             write(exported_lines(reader, session_id))
-            return
-        with progress_bar("exporting") as on_progress:
-            write(exported_lines(reader, session_id, on_progress))
+        return
+    with progress_bar("exporting") as on_progress, open_reader(path) as reader:
+        write(exported_lines(reader, session_id, on_progress))
 
 
 @click.command(
+    cls=Command,
     short_help="Copy the database at PATH to DEST, and verify the copy.",
     epilog=epilog(
         """
@@ -229,6 +230,6 @@ def backup(ctx: click.Context, path: Path, destination: Path) -> None:
 
     with progress_bar("copying", "pages") as on_progress:
         back_up(path, destination, on_progress)
-    with open_reader(destination) as copy, progress_bar("verifying") as on_progress:
+    with progress_bar("verifying") as on_progress, open_reader(destination) as copy:
         reports = list(verify_sessions(copy, on_progress))
     ctx.exit(_tell_reports(destination, reports))

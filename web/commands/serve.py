@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actors.errors import ConfigurationError, ListenError
+from web.ending import Command, called_in
 from web.manual import epilog
 from web.parameters import (
     ANY_PATH,
@@ -18,6 +19,8 @@ from web.parameters import (
     DEFAULT_PORT,
     SESSION_ID,
     Seconds,
+    WholeNumber,
+    as_some_text,
     as_text,
     as_text_or_file,
     option,
@@ -35,6 +38,7 @@ DEFAULT_REQUEST_TIMEOUT_S = 300.0
 
 
 @click.command(
+    cls=Command,
     epilog=epilog(
         """
         sessiond serve --session-db sessiond.sqlite3
@@ -45,7 +49,7 @@ DEFAULT_REQUEST_TIMEOUT_S = 300.0
         """,
         (1, "it could not start, or could not stop cleanly; one line says why"),
         done="stopped cleanly by SIGINT, SIGTERM or SIGHUP",
-    )
+    ),
 )
 @option(
     "--session-db",
@@ -54,22 +58,32 @@ DEFAULT_REQUEST_TIMEOUT_S = 300.0
     help="The database, made where there is none.  [default: none, process memory]",
 )
 @SESSION_ID
-@option("--host", metavar="ADDR", default=DEFAULT_HOST, help="A loopback address.")
+@option(
+    "--host",
+    metavar="ADDR",
+    callback=as_some_text,
+    default=DEFAULT_HOST,
+    help="A loopback address.",
+)
 @option(
     "--port",
     metavar="N",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=DEFAULT_PORT,
     help="0 lets the system choose.",
 )
 @option(
     "--model-url",
     metavar="URL",
+    callback=as_some_text,
     help="An OpenAI-compatible provider: requests go to URL/chat/completions.",
 )
 @option("--model", metavar="NAME", callback=as_text, help="The provider's model to use.")
 @option(
-    "--model-key-env", metavar="VAR", help="The environment variable that holds the provider's key."
+    "--model-key-env",
+    metavar="VAR",
+    callback=as_some_text,
+    help="The environment variable that holds the provider's key.",
 )
 @option(
     "--model-replay",
@@ -105,7 +119,7 @@ DEFAULT_REQUEST_TIMEOUT_S = 300.0
 @option(
     "--max-steps",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=DEFAULT_MAX_STEPS,
     help="Model requests in a turn.",
 )
@@ -121,7 +135,9 @@ DEFAULT_REQUEST_TIMEOUT_S = 300.0
     default="info",
     help="The least that is logged. From info on a line says where and how much, never what.",
 )
+@click.pass_context
 def serve(
+    ctx: click.Context,
     session_db: Path | None,
     session_id: str,
     host: str,
@@ -145,7 +161,7 @@ def serve(
     The file is checked, and what an earlier process left unfinished is recorded, before anybody
     can connect. A file that is not sound is refused, and left as it was.
     """
-    _require_whole_model(model_url, model, model_key_env, model_replay)
+    _require_whole_model(ctx)
     key = None if model_key_env is None else _key_in(model_key_env)
     import trio
 
@@ -170,10 +186,12 @@ def serve(
     try:
         trio.run(run_host, config)
     except ConfigurationError as error:
-        raise ConfigurationError(_naming_its_option(str(error), model_key_env)) from error
+        raise ConfigurationError(_naming_its_option(ctx, str(error))) from error
     except ListenError as error:
+        port_option, host_option = called_in(ctx, "port"), called_in(ctx, "host")
         raise ListenError(
-            f"{error}; another --port or --host may be free, --port 0 lets the system choose"
+            f"{error}; another {port_option} or {host_option} may be free, "
+            "--port 0 lets the system choose"
         ) from error
     finally:
         # The outcome stands; a signal that comes only now must not change the exit code.
@@ -193,28 +211,31 @@ def kept_out(package: str) -> Generator[None, None, None]:
             del modules[package]
 
 
-def _require_whole_model(
-    url: str | None, model: str | None, key_env: str | None, replay: Path | None
-) -> None:
+def _require_whole_model(ctx: click.Context) -> None:
     """Refuse options that make sense only together, or only apart."""
-    if (url is None) != (model is None):
-        raise click.UsageError("--model-url and --model go together")
-    if model == "":
+    given = {name for name, value in ctx.params.items() if value is not None}
+    called = {name: called_in(ctx, name) for name in ("model", "model_key_env", "model_replay")}
+    url = called_in(ctx, "model_url")
+    for name in ("model", "model_key_env"):
+        if name in given and "model_url" not in given:
+            raise click.UsageError(f"{called[name]} needs --model-url")
+    if "model_url" in given and "model" not in given:
+        raise click.UsageError(f"{url} needs --model")
+    if ctx.params["model"] == "":
         raise ConfigurationError("--model: the model's name must not be empty")
-    if key_env is not None and url is None:
-        raise click.UsageError("--model-key-env needs --model-url")
-    if replay is not None and url is not None:
-        raise click.UsageError("--model-replay and --model-url exclude each other")
+    if {"model_replay", "model_url"} <= given:
+        raise click.UsageError(f"{called['model_replay']} and {url} exclude each other")
 
 
-def _naming_its_option(fault: str, key_env: str | None) -> str:
+def _naming_its_option(ctx: click.Context, fault: str) -> str:
     """Return a fault of the model's settings, which know no options, with the option to change."""
     for start, option_name in (
-        ("the model URL ", "--model-url"),
-        ("the key of the model provider ", f"--model-key-env {key_env}"),
+        ("the model URL ", "--model-url:"),
+        ("the key of the model provider ", f"--model-key-env {ctx.params['model_key_env']}:"),
+        (str(ctx.params["model_replay"]), "--model-replay"),
     ):
         if fault.startswith(start):
-            return f"{option_name}: {fault}"
+            return f"{option_name} {fault}"
     return fault
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from web.ending import EXIT_FAILURE, tell_failure
+from web.ending import EXIT_FAILURE, Command, tell_failure
 from web.manual import epilog
 from web.parameters import ANY_PATH, option
 from web.progress import progress_bar
@@ -21,6 +21,7 @@ COMPLETE_VARIABLE = "_SESSIOND_COMPLETE"
 
 
 @click.command(
+    cls=Command,
     short_help="Run all checks on a database; print what a bug report needs.",
     epilog=epilog(
         """
@@ -63,6 +64,7 @@ def doctor(ctx: click.Context, path: Path | None, *, as_json: bool) -> None:
 
 
 @click.command(
+    cls=Command,
     short_help="Print the script that teaches a shell to complete.",
     epilog=epilog(
         """
