@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -335,6 +336,41 @@ def test_closed_standard_output(database: Path) -> None:
         check=False,
     )
     assert "standard output is closed" in error_line(done)
+
+
+BASH = shutil.which("bash") or ""
+HELP = [["--help"], ["--version"], ["show", "--help"], ["completion", "bash"]]
+
+
+@pytest.mark.skipif(not BASH, reason="there is no bash here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+@pytest.mark.parametrize(
+    ("output", "code", "told"),
+    [
+        (">/dev/full", 1, "sessiond: error: No space left on device\n"),
+        (">&-", 1, "sessiond: error: standard output is closed\n"),
+        ("| true", 128 + signal.SIGPIPE, ""),
+    ],
+)
+def test_help_that_cannot_be_printed(
+    arguments: list[str], output: str, code: int, told: str
+) -> None:
+    """The help ends as every command does where nothing can be written."""
+    command = " ".join([sys.executable, "-m", "web", *arguments])
+    script = f"{command} {output}"
+    if output == "| true":
+        # Whoever reads has gone before the command begins.
+        script = f"exec 3> >(exec true); wait $!; {command} >&3"
+    done = subprocess.run(
+        [BASH, "-c", script],
+        cwd=TREE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, told)
 
 
 # --- backup -----------------------------------------------------------------------------------

@@ -558,7 +558,9 @@ def check_commands(cases: Sequence[Case]) -> None:
         stopped_by = case.offline.refused or case.offline.fault
         assert export.returncode == (0 if stopped_by is None else 1), (case, export)
         if stopped_by is not None:
-            assert error_line(export) == f"sessiond: error: {as_told(stopped_by, case)}"
+            # What to do follows the fault on the same line.
+            told = f"sessiond: error: {as_told(stopped_by, case)}; "
+            assert f"{error_line(export)}; ".startswith(told)
 
 
 def check_starts(cases: Sequence[Case]) -> None:
@@ -573,7 +575,7 @@ def check_starts(cases: Sequence[Case]) -> None:
         line = error_line(done).removeprefix("sessiond: error: ")
         assert done.stdout == ""
         if case.started.end is End.REFUSED:
-            assert line == as_told(case.started.line, case), case.what
+            assert f"{line}; ".startswith(f"{as_told(case.started.line, case)}; "), case.what
             assert durable(case.path) == case.before, case.what
         else:
             assert port in line, (case.what, line)

@@ -235,6 +235,7 @@ def test_files_that_no_other_command_reads(database: Path) -> None:
     told = {
         text: "header: is not a SQLite file",
         directory: "file: is a directory",
+        Path("/dev/null"): "file: is not a regular file",
         place / "none": "file: No such file or directory",
         foreign: "header: is of another application or schema version",
         newer: "header: is of another application or schema version",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -17,8 +19,10 @@ from log_support import Conversation, chunk, rows_of, write_rows
 from process_support import error_line, public_directory, sessiond, sessiond_each
 from shell_support import on_terminal
 
+from web.advice import as_typed
 from web.cli import cli
 from web.progress import MANY_N, REDRAWN_AFTER_S, SHOWN_AFTER_S, Bar
+from web.streams import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -401,3 +405,19 @@ def test_without_leave() -> None:
     ]
     for done, words in zip(runs, told, strict=True):
         assert words in error_line(done)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a file", "it's", "-dash", "two\nlines", b"\xff\\x41'".decode("utf-8", "surrogateescape")],
+)
+def test_a_command_that_is_told_can_be_typed(name: str) -> None:
+    """Whatever a file is called, a shell takes what is told for that file, and it is one line."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash here")
+    told = as_typed(name)
+    assert told == printable(told, keep="")
+    asked = f"printf %s {told}"
+    done = subprocess.run([bash, "-c", asked], capture_output=True, check=True)
+    assert done.stdout == os.fsencode(f"./{name}" if name.startswith("-") else name)

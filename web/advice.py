@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from typing import TYPE_CHECKING
 
 from actors.errors import UnsoundSession
 from actors.values import is_identifier
+from web.streams import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,6 +88,18 @@ _SYSTEM_ADVICE = (
 )
 
 
+def as_typed(path: Path | str | None) -> str:
+    """Return a path as a shell takes it: where it cannot be shown as it is, in ``$'...'``."""
+    text = str(path)
+    if text.startswith("-"):
+        text = f"./{text}"  # or it would be taken for an option
+    if text == printable(text, keep=""):
+        return shlex.quote(text)
+    plain = set(range(ord(" "), ord("~") + 1)) - set(b"\\'")
+    told = (chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(text))
+    return f"$'{''.join(told)}'"
+
+
 def kind_of(reason: str) -> str:
     """Return what kind of fault a reason names, in words that quote nothing of what is stored."""
     return next((kind for start, kind in _KINDS if reason.startswith(start)), _ANY_OTHER)
@@ -97,7 +111,7 @@ def session_advice(report: SessionReport, path: Path) -> tuple[str, str]:
     meaning = kind_of(report.reason)
     if report.events_n == 0 or not is_identifier(report.session_id):
         return meaning, "go back to a backup of the file"
-    command = f"sessiond export {shlex.quote(str(path))} --session-id {report.session_id}"
+    command = f"sessiond export {as_typed(path)} --session-id {report.session_id}"
     sound = "event before it is" if report.events_n == 1 else "events before it are"
     return meaning, (
         f"go back to a backup of the file, or keep what is sound: the {report.events_n} {sound} "
@@ -124,4 +138,4 @@ def store_advice(error: StoreError, called: Mapping[str, str]) -> str | None:
         if not found:
             return None
         advice = found[0]
-    return advice.format(file=shlex.quote(str(error.path)), **called)
+    return advice.format(file=as_typed(error.path), **called)

@@ -105,7 +105,8 @@ def examine(path: Path | None, on_progress: OnProgress | None = None) -> Report:
 
 def _judge_file(section: dict[str, JsonValue], report: Report) -> None:
     if section["kind"] != "regular file":
-        report.faults.append(f"file: is a {section['kind']}")
+        is_directory = section["kind"] == "directory"
+        report.faults.append(f"file: is {'a directory' if is_directory else 'not a regular file'}")
         return
     if section["bytes"] == 0:
         report.remarks.append("the file is empty: a Host makes a database of it")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from actors.errors import ConfigurationError, SessiondError, StoreError
 from web.advice import store_advice
 from web.streams import STDOUT_DESCRIPTOR, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -82,24 +86,40 @@ class Commands(click.Group):
         """Return the names as the help has them: in the order in which they were added."""
         return list(self.commands)
 
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:  # noqa: ANN401 # its parent's
+        """Parse the options of the whole, of which ``--help`` and ``--version`` print."""
+        with _failures_told():
+            _require_standard_output()
+            return super().make_context(*args, **settings)
+
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; leave with the exit code that its failure stands for."""
-        try:
-            _require_standard_output()
+        with _failures_told():
             super().invoke(ctx)
-        except BrokenPipeError:
-            _drop_unwritten()  # whoever read has enough: nothing to tell
-            ctx.exit(EXIT_PIPE_CLOSED)
-        except KeyboardInterrupt:
-            ctx.exit(EXIT_INTERRUPTED)
-        except SessiondError as error:
-            tell_failure(str(error))
-            ctx.exit(EXIT_FAILURE)
-        except OSError as error:
-            _drop_unwritten()
-            reason = error.strerror or str(error)
-            tell_failure(f"{error.filename}: {reason}" if error.filename else reason)
-            ctx.exit(EXIT_FAILURE)
+
+
+@contextmanager
+def _failures_told() -> Generator[None, None, None]:
+    """Tell what comes out of the block in one line, and leave with its exit code.
+
+    Raises:
+        Exit: in place of what came out.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        _drop_unwritten()  # whoever read has enough: nothing to tell
+        raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+    except SessiondError as error:
+        tell_failure(str(error))
+        raise click.exceptions.Exit(EXIT_FAILURE) from error
+    except OSError as error:
+        _drop_unwritten()
+        reason = error.strerror or str(error)
+        tell_failure(f"{error.filename}: {reason}" if error.filename else reason)
+        raise click.exceptions.Exit(EXIT_FAILURE) from error
 
 
 def _require_standard_output() -> None:

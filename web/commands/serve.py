@@ -75,7 +75,6 @@ DEFAULT_REQUEST_TIMEOUT_S = 300.0
 @option(
     "--model-url",
     metavar="URL",
-    callback=as_some_text,
     help="An OpenAI-compatible provider: requests go to URL/chat/completions.",
 )
 @option("--model", metavar="NAME", callback=as_text, help="The provider's model to use.")
