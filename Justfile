@@ -6,6 +6,9 @@ set positional-arguments
 export VIRTUAL_ENV := justfile_directory() / ".venv"
 export UV_PYTHON_DOWNLOADS := "never"
 
+# Where a shell forbids it, every process would compile all its modules anew: a second a start.
+export PYTHONDONTWRITEBYTECODE := ""
+
 python := ".venv/bin/python"
 compile := "uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --annotation-style line --custom-compile-command 'just lock'"
 

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import pytest
 from attrs import define, field
 from log_support import rows_of, write_rows
 from playwright.sync_api import expect, sync_playwright
-from process_support import PATIENCE_S, Document
+from process_support import PATIENCE_S, Document, HostProcess
 from provider_server import call_delta, delta, sse
 
 if TYPE_CHECKING:
@@ -48,6 +49,15 @@ addEventListener("securitypolicyviolation", (event) => {
   console.error(`refused by the policy: ${event.violatedDirective} ${event.blockedURI}`);
 });
 """
+
+NOBODY = "ERR_CONNECTION_|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_NETWORK"
+"""What the console says while there is no Host to answer."""
+
+HASTE = """
+const { timeout } = AbortSignal;
+AbortSignal.timeout = (ms) => timeout.call(AbortSignal, ms / 20);
+"""
+"""Makes a page's patience with a Host twenty times shorter."""
 
 expect.set_options(timeout=30_000)
 
@@ -139,6 +149,22 @@ class Watched:
         code = "(field, text) => { field.value = JSON.parse(text); }"
         self.page.locator("#message").evaluate(code, json.dumps(text))
 
+    def devtools(self, *commands: tuple[str, Document]) -> None:
+        """Send commands of the browser's own protocol to the page."""
+        session = cast("Any", self.page.context.new_cdp_session(self.page))
+        for method, parameters in commands:
+            session.send(method, parameters)
+
+    def hide(self, *, is_hidden: bool) -> None:
+        """Have the page believe that its tab is in the background, or in front."""
+        self.page.evaluate(
+            """(hidden) => {
+              Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            is_hidden,
+        )
+
     def answered(self, text: str) -> None:
         """Wait until an answer has this text, whole."""
         expect(self.page.locator(".assistant:not(.live) .text").get_by_text(text)).to_be_visible()
@@ -185,18 +211,22 @@ def opened(
         context.close()
 
 
+def restarted(database: Path | None, host: HostProcess, *options: str) -> HostProcess:
+    """Start another Host where ``host`` was."""
+    return HostProcess(database, *options, "--port", str(urlsplit(host.url).port))
+
+
 # --- accessibility ------------------------------------------------------------------------------
 
 
-def serious_findings(page: Page) -> list[str]:
-    """Return what axe-core finds wrong with the page as it is shown now, minor faults aside."""
+def findings(page: Page) -> list[str]:
+    """Return what axe-core finds wrong with the page as it is shown now, down to minor faults."""
     source = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     page.evaluate(source)
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     return [
         f"{each['id']}: {node['target']}: {node['failureSummary']}"
         for each in found["violations"]
-        if each["impact"] in {"serious", "critical"}
         for node in each["nodes"]
     ]
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-# The processes under test buffer what they write, as they do for everybody.
+# The processes under test buffer what they write, and compile their modules once, as they do for
+# everybody.
 os.environ.pop("PYTHONUNBUFFERED", None)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 TREE = Path(__file__).parent.parent
 SESSIOND = [sys.executable, "-m", "web"]

@@ -48,6 +48,11 @@ def test_questions_are_typed_and_answered(browser: Browser) -> None:
     with HostProcess(None) as host, opened(browser, host.url) as watched:
         page = watched.page
         expect(page.get_by_text("Nothing was said yet.")).to_be_visible()
+        expect(page.get_by_text("Write a message below")).to_be_visible()
+        expect(page.locator("#message")).to_be_focused()
+        expect(page.get_by_role("link", name="API reference")).to_have_attribute(
+            "href", "/reference"
+        )
         watched.ask("What do you remember?")
         watched.answered("[turn 1] you said: What do you remember?")
         expect(page.locator("#message")).to_have_value("")
@@ -84,6 +89,12 @@ def test_tool_calls_are_folded(browser: Browser) -> None:
         expect(folds.nth(1).get_by_label("Arguments")).to_have_text("not json")
         expect(folds.nth(1).get_by_label("Error")).to_contain_text("unknown_tool")
         expect(folds.nth(1).locator(".outcome")).to_have_text("failed")
+        ended = page.locator(".event.tool_execution_completed .kind")
+        expect(ended).to_have_text(["tool end", "tool failed"])
+        failed = page.locator(".event.failed .kind")
+        expect(failed).to_have_text("tool failed")
+        colours = [each.evaluate("(e) => getComputedStyle(e).color") for each in ended.all()]
+        assert colours[0] != colours[1]
 
 
 def test_failures_are_told(browser: Browser) -> None:
@@ -126,12 +137,15 @@ def test_what_runs_is_seen_and_stopped(browser: Browser) -> None:
         expect(page.locator("#live-text")).to_have_text("Once upon a time")
         expect(page.locator("#state")).to_have_text("Running turn-1")
         page.locator("#stop").press("Enter")
-        expect(page.locator(".failure .reason code")).to_have_text("cancelled")
+        expect(page.locator(".stopped .reason")).to_have_text("This turn was stopped.")
+        expect(page.locator("#spoken")).to_have_text("The turn was stopped.")
+        expect(page.locator(".event.step_failed .kind")).to_have_text("stopped")
+        expect(page.locator(".failure")).to_have_count(0)
         expect(page.locator("#live")).to_be_hidden()
         expect(page.locator("#stop")).to_be_hidden()
         expect(page.locator("#message")).to_be_focused()  # not lost with the button
-        page.locator(".failure summary").click()
-        expect(page.locator(".failure .folded .text")).to_have_text("Once upon a time")
+        page.locator(".stopped summary").click()
+        expect(page.locator(".stopped .folded .text")).to_have_text("Once upon a time")
         assert [entry["kind"] for entry in host.session()["transcript"]] == ["user", "failure"]
 
 
@@ -150,7 +164,7 @@ def test_the_queue_is_seen_and_left(browser: Browser) -> None:
             watched.ask(text)
             expect(page.locator("#waiting").get_by_text(text)).to_be_visible()
             expect(page.locator("#message")).to_have_value("")
-        page.get_by_role("button", name="Cancel “second”").click()
+        page.get_by_role("button", name="Edit “second”").click()
         expect(page.locator("#waiting li")).to_have_count(1)
         expect(page.locator("#message")).to_have_value("second")  # to be changed and sent again
         gate.set()
@@ -173,39 +187,13 @@ def test_markup_stays_inert(browser: Browser) -> None:
         expect(page.locator(".assistant:not(.live) .text")).to_have_text(MARKUP)
         page.locator("summary").click()
         expect(page.get_by_label("Arguments")).to_contain_text("<img")
+        for run in page.locator(".event.run").all():
+            run.click()
         for event in host.session()["events"]:
             assert watched.event(event["sequence"]) == event["payload"]
         made = page.locator("main img, main script, main b, body > :not(header, main, p, noscript)")
         expect(made).to_have_count(0)
         expect(page).to_have_title("default · sessiond")
-
-
-def test_the_timeline_is_filtered(browser: Browser) -> None:
-    """Each kind is counted and can be left out, all of them too; an entry leads past the filter."""
-    with HostProcess(None) as host, opened(browser, host.url) as watched:
-        page = watched.page
-        watched.ask("hello")
-        watched.answered("[turn 1] you said: hello")
-        events = host.session()["events"]
-        chunks = [each for each in events if each["type"] == "model_chunk_recorded"]
-        box = page.get_by_role("checkbox", name=f"chunk {len(chunks)}")
-        expect(page.locator(".event")).to_have_count(len(events))
-        box.uncheck()
-        expect(page.locator(".event")).to_have_count(len(events) - len(chunks))
-        expect(page.locator("#timeline-count")).to_have_text(
-            f"{len(events) - len(chunks)} of {len(events)} events"
-        )
-        watched.ask("again")  # what is left out stays out
-        watched.answered("[turn 2] you said: again")
-        expect(page.locator(".event.model_chunk_recorded")).to_have_count(0)
-        page.get_by_role("button", name="All", exact=True).click()
-        expect(page.locator(".event.model_chunk_recorded")).not_to_have_count(0)
-        page.get_by_role("button", name="None", exact=True).click()
-        expect(page.get_by_text("No event of the kinds chosen.")).to_be_visible()
-        # An entry leads to its event, whether the filter lets it through or not.
-        page.get_by_role("link", name="Event 1", exact=True).click()
-        expect(page.locator("#row-1")).to_have_attribute("aria-selected", "true")
-        expect(page.locator("#payload-about")).to_contain_text("user_input_accepted")
 
 
 def test_a_payload_is_shown_as_recorded(browser: Browser, tmp_path: Path) -> None:
@@ -240,24 +228,6 @@ def test_a_payload_is_shown_as_recorded(browser: Browser, tmp_path: Path) -> Non
         expect(page.get_by_role("article", name="Assistant")).to_be_focused()
 
 
-def test_an_event_has_an_address(browser: Browser, tmp_path: Path) -> None:
-    """The address of an open event leads to it again, also on a phone; closing forgets it."""
-    database = tmp_path / "session.sqlite3"
-    write_session(database, Conversation().every_variant())
-    with (
-        HostProcess(database) as host,
-        opened(browser, host.url, PHONE, "/#event-5") as watched,
-    ):
-        page = watched.page
-        expect(page.locator("#payload-title")).to_have_text("Event 5")
-        expect(page.locator("#row-5")).to_be_visible()
-        expect(page.locator("#transcript")).to_be_hidden()
-        page.keyboard.press("ArrowDown")
-        expect(page).to_have_url(f"{host.url}/#event-6")
-        page.keyboard.press("Escape")
-        expect(page).to_have_url(f"{host.url}/")
-
-
 def test_the_keyboard_is_enough(browser: Browser) -> None:
     """Nothing needs a pointer: asking, unfolding, going through the events, opening, closing."""
     with (
@@ -276,16 +246,27 @@ def test_the_keyboard_is_enough(browser: Browser) -> None:
         expect(page.get_by_label("Result")).to_be_visible()
         _tab_to(watched, "#timeline")
         last = host.session()["last_sequence"]
-        moves = (("Home", 1), ("ArrowDown", 2), ("End", last), ("ArrowUp", last - 1))
-        for key, sequence in moves:
+        moves = (
+            ("Home", "row-1"),
+            ("ArrowDown", "row-2"),
+            ("ArrowDown", "run-3"),
+            ("ArrowRight", "run-3"),  # opens it
+            ("ArrowRight", "row-3"),
+            ("ArrowDown", "row-4"),
+            ("ArrowLeft", "run-3"),
+            ("ArrowLeft", "run-3"),  # closes it
+            ("ArrowDown", "row-5"),
+            ("End", f"row-{last}"),
+            ("Home", "row-1"),
+            ("ArrowDown", "row-2"),
+        )
+        for key, row in moves:
             page.keyboard.press(key)
-            expect(page.locator("#timeline")).to_have_attribute(
-                "aria-activedescendant", f"row-{sequence}"
-            )
+            expect(page.locator("#timeline")).to_have_attribute("aria-activedescendant", row)
         page.keyboard.press("Enter")
-        expect(page.locator("#payload-title")).to_have_text(f"Event {last - 1}")
+        expect(page.locator("#payload-title")).to_have_text("Event 2")
         page.keyboard.press("ArrowUp")
-        expect(page.locator("#payload-title")).to_have_text(f"Event {last - 2}")
+        expect(page.locator("#payload-title")).to_have_text("Event 1")
         _tab_to(watched, "#payload-text")
         page.keyboard.press("Escape")
         expect(page.locator("#payload")).to_be_hidden()
@@ -308,6 +289,8 @@ def test_a_touch_screen_has_no_second_enter(browser: Browser) -> None:
         opened(browser, host.url, PHONE, has_touch=True, is_mobile=True) as watched,
     ):
         page = watched.page
+        expect(page.get_by_text("Nothing was said yet.")).to_be_visible()
+        expect(page.locator("#message")).not_to_be_focused()  # its keys would cover the page
         page.locator("#message").tap()
         page.keyboard.type("a")
         page.keyboard.press("Enter")

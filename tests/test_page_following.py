@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browser_support import (
+    HASTE,
+    NOBODY,
     PHONE,
     WIDE,
     Watched,
     model_that,
     opened,
+    restarted,
     says,
     started_browser,
     write_session,
@@ -30,9 +36,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Response
 
     from actors.events import Event
-
-NOBODY = "ERR_CONNECTION_|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_NETWORK"
-"""What the console says while there is no Host to answer."""
 
 MANY_N = 20_000
 NODES_MAX = 2_500
@@ -101,11 +104,6 @@ def browser() -> Generator[Browser, None, None]:
         yield browser
 
 
-def restarted(database: Path | None, host: HostProcess, *options: str) -> HostProcess:
-    """Start another Host where ``host`` was."""
-    return HostProcess(database, *options, "--port", str(urlsplit(host.url).port))
-
-
 def after_of(response: Response) -> int:
     return int(parse_qs(urlsplit(response.url).query)["after"][0])
 
@@ -116,73 +114,52 @@ def after_of(response: Response) -> int:
 def test_a_restart_under_the_open_page(browser: Browser, tmp_path: Path) -> None:
     """Killed while a model answers, the Host comes back, and the page goes on where it was.
 
-    It says so while nobody answers; what is sent then is kept and sent again, and runs once.
+    While nobody answers it says so, and does not pretend that a Turn runs or could be stopped.
     """
     database, gate = tmp_path / "session.sqlite3", threading.Event()
     with (
-        model_that([*says("Once upon")[:1], gate], says("two"), says("three")) as options,
+        model_that([*says("Once upon")[:1], gate], says("two")) as options,
         HostProcess(database, *options) as first,
         opened(browser, first.url) as watched,
     ):
         page = watched.page
         watched.ask("one")
         expect(page.locator("#live-text")).to_have_text("Once upon")
+        expect(page.locator("#running")).to_contain_text("turn-1 is running")
         first.kill()
         expect(page.locator("#state")).to_contain_text("Not connected")
-        watched.ask("two, please")
-        expect(page.locator("#held")).to_be_visible()
-        expect(page.locator("#message")).to_have_value("two, please")
-        with restarted(database, first, *options) as second:
-            watched.answered("two")
+        expect(page.locator("#live-doing")).to_have_text("Broken off: the host is away")
+        expect(page.locator("#stop")).to_be_hidden()
+        with restarted(database, first, *options):
             expect(page.locator(".failure .reason code")).to_have_text("interrupted")
             expect(page.locator("#state")).to_have_text("Connected")
-            expect(page.locator("#message")).to_have_value("")
-            expect(page.locator("#held")).to_be_hidden()
             expect(page.locator("#replaced")).to_be_hidden()
-            watched.ask("three, please")
-            watched.answered("three")
-            kinds = [entry["kind"] for entry in second.session()["transcript"]]
-            assert kinds == ["user", "failure", "user", "assistant", "user", "assistant"]
-            expect(page.locator("article.user")).to_have_count(3)
-            watched.expected.append(NOBODY)
-            watched.check()
-
-
-def test_what_was_not_seen_through_survives_a_reload(browser: Browser, tmp_path: Path) -> None:
-    """A message on its way when the page is left is taken up by the next page, and runs once."""
-    database = tmp_path / "session.sqlite3"
-    with HostProcess(database) as first, opened(browser, first.url) as watched:
-        page = watched.page
-        first.kill()
-        watched.ask("are you there?")
-        expect(page.locator("#held")).to_be_visible()
-        with restarted(database, first) as second:
-            assert second.url == first.url
-            page.reload()
-            watched.answered("[turn 1] you said: are you there?")
-            page.reload()
-            watched.answered("[turn 1] you said: are you there?")
-            expect(page.locator("#message")).to_have_value("")
-            assert len(second.session()["transcript"]) == 2
+            watched.ask("two, please")
+            watched.answered("two")
         watched.expected.append(NOBODY)
 
 
-def test_what_is_on_its_way_can_be_taken_back(browser: Browser) -> None:
-    """While there is no Host, a message can be had back and changed; it is not sent by itself."""
-    with HostProcess(None) as first, opened(browser, first.url) as watched:
-        page = watched.page
-        first.kill()
-        watched.ask("never mind")
-        page.get_by_role("button", name="Take back").click()
-        expect(page.locator("#notice")).to_contain_text("taken_back")
-        expect(page.locator("#held")).to_be_hidden()
-        with restarted(None, first) as second:
-            expect(page.locator("#state")).to_have_text("Connected")
-            expect(page.locator("#message")).to_have_value("never mind")
-            page.keyboard.type(", but hello")
-            page.keyboard.press("Enter")
-            watched.answered("[turn 1] you said: never mind, but hello")
-            assert len(second.session()["transcript"]) == 2
+def test_a_host_that_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
+    """Through five restarts, each in the middle of a Turn, the page ends with what is on record."""
+    database, gate = tmp_path / "session.sqlite3", threading.Event()
+    with (
+        model_that(*[[*says("Begun")[:1], gate]] * 5, says("done")) as options,
+        HostProcess(database, *options) as first,
+        opened(browser, first.url) as watched,
+        ExitStack() as hosts,
+    ):
+        page, host = watched.page, first
+        for n in range(1, 6):
+            watched.ask(f"try {n}")
+            expect(page.locator("#live-text")).to_have_text("Begun")
+            host.kill()
+            host = hosts.enter_context(restarted(database, first, *options))
+            expect(page.locator("article").last).to_have_attribute("aria-setsize", str(2 * n))
+        watched.ask("the last")
+        watched.answered("done")
+        expect(page.locator("article").last).to_have_attribute("aria-setsize", "12")
+        kinds = [entry["kind"] for entry in host.session()["transcript"]]
+        assert kinds == ["user", "failure"] * 5 + ["user", "assistant"]
         watched.expected.append(NOBODY)
 
 
@@ -211,59 +188,20 @@ def test_another_history_is_loaded_anew(browser: Browser) -> None:
         watched.expected += [NOBODY, "status of 409", "status of 422"]
 
 
-@pytest.mark.parametrize("notices", [True, False], ids=["seen to be gone", "swapped unseen"])
-def test_no_message_reaches_another_history(
-    browser: Browser, tmp_path: Path, notices: bool
-) -> None:
-    """What was written for one session is not run in another that is served in its place."""
-    theirs = tmp_path / "theirs.sqlite3"
-    write_session(theirs, Conversation().every_variant())
-    with HostProcess(None) as first, opened(browser, first.url) as watched:
+def test_a_host_that_stands_still_is_away(browser: Browser) -> None:
+    """One that takes connections and answers nothing is not called connected; then it goes on."""
+    with HostProcess(None) as host, opened(browser, host.url) as watched:
         page = watched.page
-        watched.ask("hello")
-        watched.answered("[turn 1] you said: hello")
-        first.kill()
-        if notices:
-            watched.ask("for the first alone")
-            expect(page.locator("#held")).to_be_visible()
-        with restarted(theirs, first) as second:
-            before = second.session()["last_sequence"]
-            if not notices:
-                watched.ask("for the first alone")
-            expect(page.locator("#replaced")).to_be_visible()
-            expect(page.locator("#notice")).to_contain_text("another_history")
-            expect(page.locator("#message")).to_have_value("for the first alone")
-            expect(page.locator("#send")).to_be_enabled()
-            page.reload()
-            expect(page.locator("#message")).to_have_value("for the first alone")
-            expect(page.locator("#send")).to_be_enabled()
-            assert second.session()["last_sequence"] == before
-        watched.expected += [NOBODY, "status of 409", "status of 422"]
-
-
-def test_the_queue_and_a_draft_survive_a_reload(browser: Browser) -> None:
-    """What waits behind a Turn is listed again, what was being written is there, all runs once."""
-    gate = threading.Event()
-    with (
-        model_that([gate, *says("one")], says("two"), says("three")) as options,
-        HostProcess(None, *options) as host,
-        opened(browser, host.url) as watched,
-    ):
-        page = watched.page
-        watched.ask("first")
-        expect(page.locator("article.user")).to_have_count(1)
-        for n, text in enumerate(("second", "third"), 1):
-            watched.ask(text)
-            expect(page.locator("#waiting li")).to_have_count(n)
-        page.locator("#message").fill("not sent yet")
+        page.add_init_script(HASTE)
         page.reload()
-        expect(page.locator("#waiting li")).to_have_count(2)
-        expect(page.locator("#message")).to_have_value("not sent yet")
-        gate.set()
-        watched.answered("three")
-        expect(page.locator("article.user .text")).to_have_text(["first", "second", "third"])
-        assert len(host.session()["transcript"]) == 6
-        watched.expected.append("status of 409")  # the Host has them already
+        expect(page.locator("#state")).to_have_text("Connected")
+        host.send(signal.SIGSTOP)
+        expect(page.locator("#state")).to_contain_text("Not connected")
+        watched.ask("are you there?")
+        expect(page.locator("#waiting li .label")).to_have_text("Waiting to be sent")
+        host.send(signal.SIGCONT)
+        watched.answered("[turn 1] you said: are you there?")
+        expect(page.locator("#waiting")).to_be_hidden()
 
 
 # --- at little cost -----------------------------------------------------------------------------
@@ -295,6 +233,74 @@ def test_following_costs_what_is_new(browser: Browser, tmp_path: Path) -> None:
             assert sequences == list(range(after_of(each) + 1, document["last_sequence"] + 1))
             assert sequences, "an answer with nothing in it"
         assert (grown[-1].status, after_of(grown[-1])) == (304, last)
+
+
+def test_waiting_is_cheap(browser: Browser) -> None:
+    """Behind a Turn that says nothing, looks grow rare; of a long queue one is asked for."""
+    gate = threading.Event()
+    with (
+        model_that([gate, *says("one")], *[says("more")] * 3) as options,
+        HostProcess(None, *options) as host,
+        opened(browser, host.url) as watched,
+    ):
+        watched.ask("first")
+        expect(watched.page.locator("article.user")).to_have_count(1)
+        for text in ("second", "third", "fourth"):
+            watched.ask(text)
+        queued = watched.page.locator("#waiting li[data-state='queued']")
+        expect(queued).to_have_count(3)
+        known = len(watched.requested)
+        begun = [watched.next_read().request.timing["startTime"] for _ in range(6)]
+        asked = [url for url in watched.requested[known:] if "/invocations/" in url]
+        assert len(set(asked)) == 1
+        assert len(asked) <= 3
+        assert begun[-1] - begun[-2] >= 800
+        gate.set()
+        expect(watched.page.locator("article").last).to_have_attribute("aria-setsize", "8")
+        expect(watched.page.locator("#running")).to_be_hidden()
+        assert len(host.session()["transcript"]) == 8
+
+
+def test_an_idle_session_is_looked_at_ever_less(browser: Browser) -> None:
+    """Each look at an unchanged session comes later than the one before, and costs a 304."""
+    with HostProcess(None) as host, opened(browser, host.url) as watched:
+        reads = [watched.next_read() for _ in range(3)]
+        begun = [each.request.timing["startTime"] for each in reads]
+        first, second = (after - before for before, after in pairwise(begun))
+        assert first >= 750
+        assert second >= 1_125
+        assert {each.status for each in reads} == {304}
+        assert not [url for url in watched.requested if "/invocations/" in url]
+
+
+def test_what_nobody_sees_is_not_looked_at(browser: Browser) -> None:
+    """A hidden tab asks for nothing, however long and whatever the clock says; shown, it does."""
+    with HostProcess(None) as host, opened(browser, host.url) as watched:
+        page = watched.page
+        page.clock.install()
+        page.reload()
+        expect(page.locator("#state")).to_have_text("Connected")
+        with page.expect_response(lambda each: "/api/v1/sessions/" in each.url):
+            watched.hide(is_hidden=True)  # one look is under way, or comes with the change
+        known = len(watched.requested)
+        page.clock.run_for(120_000)
+        assert host.post("elsewhere", "hello").status_code == 200
+        page.clock.set_system_time("2001-01-01T00:00:00Z")
+        page.clock.run_for(120_000)
+        assert watched.requested[known:] == []
+        watched.hide(is_hidden=False)
+        watched.answered("[turn 1] you said: hello")
+
+
+def test_a_page_that_slept_catches_up(browser: Browser) -> None:
+    """Frozen, as a laptop that is closed does it, the page goes on where it was when it wakes."""
+    with HostProcess(None) as host, opened(browser, host.url) as watched:
+        watched.devtools(("Page.setWebLifecycleState", {"state": "frozen"}))
+        for n in range(3):
+            assert host.post(f"i-{n}", f"word {n}").status_code == 200
+        watched.devtools(("Page.setWebLifecycleState", {"state": "active"}))
+        watched.answered("[turn 3] you said: word 2")
+        expect(watched.page.locator("article.user")).to_have_count(3)
 
 
 # --- the reader's place -------------------------------------------------------------------------

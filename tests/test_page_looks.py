@@ -1,20 +1,20 @@
-"""The session page for everyone: no serious finding of axe-core, however it is looked at."""
+"""The session page for everyone: no finding of axe-core, however it is looked at."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from browser_support import (
     PHONE,
     WIDE,
     Watched,
+    findings,
     model_that,
     opened,
     says,
-    serious_findings,
     started_browser,
     write_session,
 )
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
+TEXT = f"an `inline` and\n```python\n{'long ' * 60}\n```\nwith \u202eunseen\x1b" + "w" * 20_000
+
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser, None, None]:
@@ -38,9 +40,13 @@ def browser() -> Generator[Browser, None, None]:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Generator[HostProcess, None, None]:
     """A Host whose session has every kind of entry, and whose model never comes to its end."""
     database = tmp_path_factory.mktemp("looks") / "session.sqlite3"
-    write_session(database, Conversation().every_variant())
+    conversation = Conversation()
+    events = [*conversation.every_variant(), conversation.input(TEXT), conversation.request()]
+    write_session(
+        database, [*events, conversation.chunk(), conversation.chunk(), conversation.answer(TEXT)]
+    )
     endless = [*says("It began")[:1], threading.Event()]
-    with model_that(*[endless] * 7) as options, HostProcess(database, *options) as host:
+    with model_that(*[endless] * 5) as options, HostProcess(database, *options) as host:
         yield host
 
 
@@ -57,19 +63,22 @@ def turn_running(watched: Watched) -> Generator[None, None, None]:
 
 
 def look(watched: Watched, view: str) -> list[str]:
-    if watched.page.get_by_role("group", name="View").is_visible():
-        watched.page.get_by_role("button", name=view, exact=True).click()
-    return serious_findings(watched.page)
+    """Return what is found in a view, light and dark."""
+    page = watched.page
+    if page.get_by_role("group", name="View").is_visible():
+        page.get_by_role("button", name=view, exact=True).click()
+    found: list[str] = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found += [f"{scheme}: {each}" for each in findings(page)]
+    return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_nothing_serious_is_found(
-    browser: Browser, host: HostProcess, size: tuple[int, int], scheme: Any
-) -> None:
+def test_nothing_is_found(browser: Browser, host: HostProcess, size: tuple[int, int]) -> None:
     """With a Turn running, folds open, a payload shown, something refused; nothing overflows."""
     with (
-        opened(browser, host.url, size, color_scheme=scheme) as watched,
+        opened(browser, host.url, size) as watched,
         turn_running(watched),
     ):
         page = watched.page
@@ -90,10 +99,30 @@ def test_nothing_serious_is_found(
             assert look(watched, "Timeline") == []
         page.locator(".event").last.click()
         assert look(watched, "Timeline") == []
+        page.evaluate("location.hash = '#event-21'")  # within a run of chunks
+        expect(page.locator("#payload-type")).to_have_text("model_chunk_recorded")
+        expect(page.locator(".event.within").first).to_be_visible()
+        assert look(watched, "Timeline") == []
+        page.evaluate("location.hash = '#event-foo'")
+        expect(page.locator("#missing")).to_be_visible()
+        assert look(watched, "Timeline") == []
         wider = "document.documentElement.scrollWidth > innerWidth"
         assert not page.evaluate(wider)
-        page.get_by_role("button", name="Cancel “in the queue”").click()
+        page.get_by_role("button", name="Remove “in the queue”").click()
         expect(page.locator("#waiting")).to_be_hidden()
+
+
+def test_nothing_is_found_where_nothing_was_said(browser: Browser) -> None:
+    """Nor in an empty session, nor on the page of the API that the session page leads to."""
+    with HostProcess(None) as host, opened(browser, host.url) as watched:
+        page = watched.page
+        expect(page.get_by_text("Nothing was said yet.")).to_be_visible()
+        assert look(watched, "Transcript") == []
+        page.get_by_role("link", name="API reference").click()
+        expect(page.get_by_role("heading", name="schemas", exact=True)).to_be_visible()
+        assert look(watched, "Transcript") == []
+        page.get_by_role("link", name="Session page").click()
+        expect(page.get_by_text("Nothing was said yet.")).to_be_visible()
 
 
 def test_a_narrow_screen_has_one_view_at_a_time(browser: Browser, host: HostProcess) -> None:

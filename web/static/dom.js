@@ -27,26 +27,7 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/**
- * Return nodes that show a text; of a long one the beginning, and a button that brings the rest.
- * A browser takes seconds to lay out a few million characters: only who asks for them waits.
- */
-export function longText(text, shownN) {
-  if (text.length <= shownN) return [document.createTextNode(text)];
-  // Not between the halves of a character.
-  const last = text.charCodeAt(shownN - 1);
-  const end = last >= 0xd800 && last <= 0xdbff ? shownN - 1 : shownN;
-  const shown = document.createTextNode(text.slice(0, end));
-  const more = make("button", {
-    type: "button",
-    class: "more",
-    text: `Show all ${text.length.toLocaleString()} characters`,
-    on: {
-      click: () => {
-        shown.nodeValue = text;
-        more.remove();
-      },
-    },
-  });
-  return [shown, more];
+/** Set an element's text only when it is another: what is read aloud is not repeated. */
+export function setText(id, text) {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
 }

@@ -2,20 +2,20 @@
 
 import { ask, json, Problem, problemOf, Unreachable } from "./wire.js";
 
-const RUNNING_MS = 250;
-const FRESH_MS = 750;
-const IDLE_MS = 2_000;
+/** How soon to look again: the first after a change, then ever later, up to the second. */
+const RUNNING_MS = [250, 1_000];
+const IDLE_MS = [500, 5_000];
+const LOST_MS = [250, 4_000];
+const GROWTH = 1.5;
+/** In a tab that nobody sees, and only as long as something of its own is under way. */
 const HIDDEN_MS = 15_000;
-const LOST_MS = [250, 500, 1_000, 2_000, 4_000];
-/** For how long after a change another one is likely. */
-const FRESH_FOR_MS = 15_000;
 
 /** Keeps a Session as the Host has it, through restarts of the Host. */
 export class Follower {
   #session;
   #tell;
   #tag = null;
-  #changedAt = 0;
+  #unchangedN = 0;
   #failuresN = 0;
   #wake = () => {};
   #looking = null;
@@ -25,20 +25,26 @@ export class Follower {
     this.#session = session;
     this.#tell = tell;
     this.isConnected = false;
+    /** Whether to look even while nobody sees the page. */
+    this.isNeeded = () => false;
   }
 
   /** Follow for as long as the page is there. */
   async run() {
     for (const name of ["online", "pageshow"]) addEventListener(name, () => this.hurry());
-    document.addEventListener("visibilitychange", () => this.hurry());
+    for (const name of ["visibilitychange", "resume"]) {
+      document.addEventListener(name, () => this.hurry());
+    }
     for (;;) {
       await this.look();
       await this.#pause();
     }
   }
 
-  /** Look now instead of later. */
+  /** Look now instead of later, and soon again: something is about to happen, or did. */
   hurry() {
+    this.#unchangedN = 0;
+    this.#failuresN = Math.min(this.#failuresN, 1);
     this.#wake();
   }
 
@@ -60,27 +66,33 @@ export class Follower {
     try {
       const notice = await this.#update();
       this.#failuresN = 0;
-      this.isConnected = true;
+      this.#isConnected(true);
       this.#tell({ state: "connected", notice });
     } catch (error) {
       if (!(error instanceof Unreachable || error instanceof Problem)) throw error;
       this.#failuresN += 1;
-      this.isConnected = false;
+      this.#unchangedN = 0;
+      this.#isConnected(false);
       const detail = error instanceof Problem ? `${error.code}: ${error.message}` : error.message;
       this.#tell({ state: "lost", detail });
     }
+  }
+
+  #isConnected(isConnected) {
+    this.isConnected = isConnected;
+    this.#session.setReachable(isConnected);
   }
 
   /** Return what a reader must be told of, null for nothing. */
   async #update() {
     if (this.#session.id === null) await this.#meet();
     const response = await this.#askForMore();
-    if (response.status === 304) return null;
+    if (response.status === 304) {
+      this.#unchangedN += 1;
+      return null;
+    }
     if (response.ok) {
-      const document = await json(response);
-      this.#tag = response.headers.get("ETag");
-      if (document.events.length > 0) this.#changedAt = performance.now();
-      this.#session.grow(document);
+      await this.#take(response);
       return null;
     }
     const problem = await problemOf(response);
@@ -90,10 +102,15 @@ export class Follower {
     await this.#meet();
     const whole = await this.#askForMore();
     if (!whole.ok) throw await problemOf(whole);
-    const document = await json(whole);
-    this.#tag = whole.headers.get("ETag");
-    this.#session.grow(document);
+    await this.#take(whole);
     return "The host now serves another history. It was loaded anew.";
+  }
+
+  async #take(response) {
+    const document = await json(response);
+    this.#tag = response.headers.get("ETag");
+    this.#unchangedN = document.events.length > 0 ? 0 : this.#unchangedN + 1;
+    this.#session.grow(document);
   }
 
   /** Learn which session the Host serves. */
@@ -120,7 +137,9 @@ export class Follower {
 
   #pause() {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, this.#delay());
+      const delay = this.#delay();
+      // What nobody sees is not looked at; showing the page wakes.
+      const timer = delay === null ? null : setTimeout(resolve, delay);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();
@@ -129,10 +148,13 @@ export class Follower {
   }
 
   #delay() {
-    if (this.#failuresN > 0) return LOST_MS[Math.min(this.#failuresN, LOST_MS.length) - 1];
+    if (document.hidden && !this.isNeeded()) return null;
+    if (this.#failuresN > 0) return grown(LOST_MS, this.#failuresN - 1);
     if (document.hidden) return HIDDEN_MS;
-    if (this.#session.turn !== null) return RUNNING_MS;
-    const isFresh = performance.now() - this.#changedAt < FRESH_FOR_MS;
-    return isFresh && this.#changedAt > 0 ? FRESH_MS : IDLE_MS;
+    return grown(this.#session.turn === null ? IDLE_MS : RUNNING_MS, this.#unchangedN);
   }
+}
+
+function grown([first, last], n) {
+  return Math.min(last, first * GROWTH ** n);
 }

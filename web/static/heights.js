@@ -33,6 +33,14 @@ export class Heights {
     }
   }
 
+  /** Put rows of these heights in the place of `removedN` rows. */
+  splice(index, removedN, added) {
+    const [before, after] = [this.#heights.slice(0, index), this.#heights.slice(index + removedN)];
+    this.#heights = [];
+    this.#sums = [0];
+    for (const height of [...before, ...added, ...after]) this.push(height);
+  }
+
   /** Return where a row begins; that of the row after the last one is the height of all. */
   offset(index) {
     let sum = 0;

@@ -1,31 +1,59 @@
 // The session page: the session followed, its transcript and timeline beside each other.
 
+import { Address } from "./address.js";
 import { Composer } from "./composer.js";
-import { byId } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { Follower } from "./follow.js";
+import { beginning } from "./longtext.js";
 import { Payload } from "./payload.js";
 import { Session } from "./session.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
+import { spelled } from "./visible.js";
+import { isStop } from "./words.js";
 
 const SPOKEN_N = 400;
 
 const session = new Session();
 const follower = new Follower(session, told);
-const transcript = new Transcript(session, showEvent);
+const transcript = new Transcript(session, (sequence) => address.choose(sequence, { isLink: true }));
 const payload = new Payload(session, {
   showEntry(sequence) {
     showView("transcript");
     transcript.show(sequence);
   },
+  leave: () => address.leave(),
   closed(hadFocus) {
     timeline.closed();
     if (hadFocus) timeline.focus();
   },
+  say: (words) => setText("spoken", words),
 });
 const timeline = new Timeline(session, {
-  open: (event) => payload.open(event),
+  choose: (sequence, isStep) => address.choose(sequence, { isStep }),
+  leave: () => address.leave(),
+});
+const address = new Address(session, {
+  open(sequence, { isLink = false, isAwaited = false }) {
+    if (isLink) showView("timeline");
+    payload.open(session.events[sequence - 1]); // it takes room from the list
+    timeline.show(sequence, isLink || isAwaited ? "middle" : "nearest");
+    if (isLink) timeline.focus();
+  },
   close: () => payload.close(),
+  missing(words) {
+    byId("missing").hidden = words === null;
+    if (words === null) return;
+    showView("timeline");
+    setText("missing", words);
+    setText("spoken", words);
+  },
+  get view() {
+    return document.body.dataset.view;
+  },
+  set view(name) {
+    showView(name);
+  },
 });
 const composer = new Composer(session, follower, () => transcript.goToEnd());
 
@@ -42,26 +70,12 @@ for (const view of ["transcript", "timeline"]) {
   byId(`view-${view}`).addEventListener("click", () => showView(view));
 }
 
-function showEvent(sequence) {
-  showView("timeline");
-  timeline.show(sequence);
-  timeline.focus();
-}
-
-/** Show the event that the address names, if it names one. */
-function showNamed() {
-  const named = /^#event-([1-9][0-9]{0,15})$/u.exec(location.hash);
-  if (named !== null) showEvent(Number(named[1]));
-}
-
-addEventListener("hashchange", showNamed);
-
 // --- what is told of the Host and the session ---------------------------------------------------
 
 function told({ state, detail, notice }) {
   const isLost = state === "lost";
   document.body.dataset.state = state;
-  setText("state", isLost ? `Not connected: ${detail}. Trying again.` : runningState());
+  setText("state", isLost ? `Not connected: ${spelled(detail)}. Trying again.` : runningState());
   if (notice) setText("spoken", notice);
   byId("replaced").hidden = byId("replaced").hidden && !notice;
   composer.update();
@@ -71,13 +85,10 @@ function runningState() {
   return session.turn === null ? "Connected" : `Running ${session.turn.id}`;
 }
 
-/** Set a text only when it is another: what is read aloud is not repeated. */
-function setText(id, text) {
-  if (byId(id).textContent !== text) byId(id).textContent = text;
-}
-
 function spoken(entry) {
-  if (entry.kind === "failure") return `Failure: ${entry.code}: ${entry.message}`;
+  if (entry.kind === "failure") {
+    return isStop(entry) ? "The turn was stopped." : `Failure: ${entry.code}: ${entry.message}`;
+  }
   if (entry.kind !== "assistant" || entry.tool_calls.length > 0) return null;
   return `Assistant: ${entry.text}`;
 }
@@ -87,12 +98,19 @@ session.onChange(({ isNew, isFirst, entriesN }) => {
     setText("session", session.id ?? "");
     document.title = session.id === null ? "sessiond" : `${session.id} · sessiond`;
   } else if (isFirst) {
-    showNamed();
+    beginWriting();
   } else {
     const last = session.entries.slice(entriesN).map(spoken).findLast((text) => text !== null);
-    if (last) setText("spoken", last.slice(0, SPOKEN_N));
+    if (last) setText("spoken", spelled(beginning(last, SPOKEN_N)));
   }
 });
+
+/** In a session without a word there is one thing to do; a touch screen would raise its keys. */
+function beginWriting() {
+  const isRoomy = matchMedia("(min-width: 60rem) and (hover: hover)").matches;
+  if (session.lastSequence > 0 || location.hash !== "" || !isRoomy) return;
+  if (document.activeElement === document.body) byId("message").focus();
+}
 
 byId("replaced-close").addEventListener("click", () => {
   byId("replaced").hidden = true;

@@ -1,6 +1,5 @@
 // A long list of rows of any height, of which only those in sight are in the document.
 
-import { make } from "./dom.js";
 import { Heights } from "./heights.js";
 
 /** How far beyond its edges the view is filled, so that scrolling shows no gaps. */
@@ -15,7 +14,7 @@ const EDGE_PX = 48;
  * Keeps the reader's place: a row that is in sight stays where it is while rows are added or
  * change their heights; who has scrolled to the end stays at the end.
  *
- * Rows are named by their index. They are only ever added, or all replaced.
+ * Rows are named by their index.
  */
 export class Rows {
   #scroller;
@@ -26,6 +25,7 @@ export class Rows {
   #elements = new Map();
   #anchor = { index: 0, top: 0 };
   #isAtEnd = true;
+  #isHeld = false;
   #lastTop = 0;
   #observer = new ResizeObserver(() => this.draw());
 
@@ -57,7 +57,7 @@ export class Rows {
   /** Tell whether the end is in sight. */
   get seesEnd() {
     const { clientHeight, scrollHeight } = this.#scroller;
-    return this.#top() + clientHeight >= scrollHeight - AT_END_PX;
+    return clientHeight > 0 && this.#top() + clientHeight >= scrollHeight - AT_END_PX;
   }
 
   /** Return the first row that is in sight. */
@@ -77,6 +77,11 @@ export class Rows {
     this.#scroller.focus({ preventScroll: true });
   }
 
+  /** Return the rows that are in the document: the index and the element of each. */
+  get drawn() {
+    return this.#elements.entries();
+  }
+
   /** Return the element of a row, undefined while it is out of sight. */
   element(index) {
     return this.#elements.get(index);
@@ -88,6 +93,27 @@ export class Rows {
       this.#heights.push(this.#estimate(index));
     }
     this.draw();
+  }
+
+  /** Have `addedN` rows in the place of `removedN`; the row before them stays where it is. */
+  splice(index, removedN, addedN) {
+    this.#isAtEnd = false;
+    this.#anchor = { index: index - 1, top: this.#heights.offset(index - 1) - this.#top() };
+    for (let gone = index; gone < index + removedN; gone += 1) this.refresh(gone);
+    const shifted = [...this.#elements].map(([at, element]) => [
+      at < index ? at : at + addedN - removedN,
+      element,
+    ]);
+    this.#elements = new Map(shifted);
+    for (const [at, element] of shifted) element.setAttribute("aria-posinset", at + 1);
+    const added = Array.from({ length: addedN }, (_, n) => this.#estimate(index + n));
+    this.#heights.splice(index, removedN, added);
+    this.draw();
+  }
+
+  /** Have a row made anew when it is drawn next. */
+  refresh(index) {
+    if (this.#elements.has(index)) this.#remove(index);
   }
 
   /** Have `length` other rows; at the end, or with the row at `index` on top. */
@@ -103,6 +129,13 @@ export class Rows {
   goToEnd() {
     this.#isAtEnd = true;
     this.draw();
+  }
+
+  /** Stay at what is in sight while a row changes its height: a person has asked it to. */
+  stay() {
+    this.#isHeld = this.#isAtEnd;
+    this.#isAtEnd = false;
+    this.#hold(this.#top());
   }
 
   /** Bring a row into sight, if it is not: in the middle, or at the `nearest` edge. */
@@ -131,6 +164,9 @@ export class Rows {
       this.#fill();
       if (!this.#measure()) break;
     }
+    // Who was at the end and still sees it goes on with it.
+    if (this.#isHeld && this.seesEnd) this.#isAtEnd = true;
+    this.#isHeld = false;
     this.#lastTop = this.#scroller.scrollTop;
     this.#onPlace();
   }
@@ -189,7 +225,7 @@ export class Rows {
     this.list.insertBefore(element, next);
     // In the next frame: an observer that is given more to observe while it reports complains.
     requestAnimationFrame(() => {
-      if (this.#elements.get(index) === element) this.#observer.observe(element);
+      if (element.isConnected) this.#observer.observe(element);
     });
     return element;
   }
@@ -215,26 +251,4 @@ export class Rows {
     }
     return isOther;
   }
-}
-
-/** Return a button that leads to the end of rows, and says how many of `label` are new there. */
-export function endButton(rows, name, label) {
-  const button = make("button", { type: "button", class: "to-end", hidden: true });
-  button.addEventListener("click", () => {
-    rows.goToEnd();
-    rows.focus(); // the button is gone
-  });
-  let seenN = 0;
-  return {
-    button,
-    /** Show it, with how many rows are new, unless the reader is at the end. */
-    update() {
-      if (rows.isAtEnd) seenN = rows.length;
-      seenN = Math.min(seenN, rows.length);
-      const newN = rows.length - seenN;
-      button.hidden = rows.isAtEnd || (newN === 0 && rows.seesEnd);
-      button.textContent = newN > 0 ? `${newN.toLocaleString()} new ↓` : "↓";
-    button.ariaLabel = newN > 0 ? `${newN.toLocaleString()} new ${label}` : `To the end of ${name}`;
-    },
-  };
 }

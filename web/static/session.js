@@ -8,6 +8,8 @@ export class Session {
   #isLoaded;
 
   constructor() {
+    /** Whether the Host answers: of what runs while it does not, nothing is known. */
+    this.isReachable = false;
     this.#forget(null);
   }
 
@@ -55,6 +57,14 @@ export class Session {
 
   #tell(change) {
     for (const listener of this.#listeners) listener(change);
+  }
+
+  /** Take note of whether the Host answers. */
+  setReachable(isReachable) {
+    if (this.isReachable === isReachable) return;
+    this.isReachable = isReachable;
+    const known = { eventsN: this.events.length, entriesN: this.entries.length };
+    this.#tell({ isNew: false, isFirst: false, ...known });
   }
 
   /** Forget everything; `id` is the session to know from now on, null while it is not known. */

@@ -1,56 +1,70 @@
-// The raw events, in a list that a filter thins out. Opening one shows its payload.
+// The raw events, in a list that a filter thins out and in which runs of chunks are folded.
 
 import { byId, make } from "./dom.js";
-import { endButton, Rows } from "./rows.js";
-import { KINDS, summary, timeElement } from "./words.js";
+import { Filter } from "./filter.js";
+import { Lines } from "./lines.js";
+import { Rows } from "./rows.js";
+import { timeElement } from "./times.js";
+import { ToEnd } from "./toend.js";
+import { marked } from "./visible.js";
+import { chunkText, kindOf, summary } from "./words.js";
 
 const ROW_PX = 32;
+const DAY_PX = 32;
+const CHUNK = "model_chunk_recorded";
+const RUN_SUMMARY_N = 200;
 
 export class Timeline {
   #session;
+  #lines;
   #rows;
   #toEnd;
+  #filter;
   #list = byId("timeline");
-  #all = make("button", { type: "button", class: "chip all", text: "None" });
-  #hidden = new Set();
-  /** The sequences of the events that the filter lets through. */
-  #sequences = [];
-  #counts = new Map();
-  /** The sequence the keyboard is at, or null; and that whose payload is shown. */
+  /** The line that the keyboard is at, or null: its `sequence`, and whether it `isRun`. */
   #current = null;
+  /** The sequence of the event whose payload is shown, or null. */
   #opened = null;
-  #open;
-  #close;
+  #choose;
+  #leave;
 
-  /** `open(event)` shows an event's payload, `close()` puts it away. */
-  constructor(session, { open, close }) {
+  /**
+   * `choose(sequence, isStep)` is told which event a person chose, by stepping on from another
+   * one or not; `leave()` that they want its payload away.
+   */
+  constructor(session, { choose, leave }) {
     this.#session = session;
-    this.#open = open;
-    this.#close = close;
+    this.#choose = choose;
+    this.#leave = leave;
+    this.#lines = new Lines(session);
     this.#rows = new Rows(this.#list, byId("timeline-rows"), {
-      render: (index) => this.#row(this.#sequences[index]),
-      estimate: () => ROW_PX,
+      render: (index) => this.#row(index),
+      estimate: (index) => ROW_PX + (this.#lines.beginsDay(index) ? DAY_PX : 0),
       onPlace: () => this.#placed(),
     });
-    this.#toEnd = endButton(this.#rows, "the timeline", "events below");
+    this.#toEnd = new ToEnd(this.#rows, {
+      name: "the timeline",
+      label: "events",
+      last: () => session.lastSequence,
+      countAfter: (sequence) => this.#lines.countAfter(sequence),
+    });
     byId("timeline-frame").append(this.#toEnd.button);
-    this.#makeFilter();
+    this.#filter = new Filter(session, () => this.#thinOut());
     this.#list.addEventListener("keydown", (event) => this.#key(event));
     session.onChange((change) => this.#take(change));
   }
 
-  /** Go to an event and show its payload; its kind is let through if it was not. */
-  show(sequence) {
-    const event = this.#session.events[sequence - 1];
-    if (event === undefined) return;
-    if (this.#hidden.has(event.type)) {
-      this.#hidden.delete(event.type);
-      this.#counts.get(event.type).box.checked = true;
-      this.#filter();
-    }
-    this.#rows.show(this.#indexOf(sequence));
-    this.#moveTo(sequence);
-    this.#openAt(sequence);
+  /**
+   * Go to an event, whose payload is shown: its kind is let through and its run opened, if need
+   * be. `place` is where it comes into sight if it is not.
+   */
+  show(sequence, place) {
+    this.#opened = sequence;
+    this.#filter.allow(this.#event(sequence).type);
+    const index = this.#lines.indexOf(sequence);
+    if (this.#lines.isRun(index)) this.#toggle(index);
+    this.#rows.show(this.#lines.indexOf(sequence), place);
+    this.#moveTo({ sequence, isRun: false });
   }
 
   /** Forget that an event's payload was shown: it is no longer. */
@@ -64,28 +78,30 @@ export class Timeline {
     this.#rows.focus();
   }
 
+  #event(sequence) {
+    return this.#session.events[sequence - 1];
+  }
+
   // --- what there is ---------------------------------------------------------------------------
 
   #take({ isNew, eventsN }) {
     if (isNew) {
-      this.#sequences = [];
       this.#current = null;
-      if (this.#opened !== null) this.#close();
+      this.#lines.forget();
       this.#rows.replace(0);
     }
-    const added = this.#session.events.slice(eventsN);
-    for (const event of added) {
-      if (!this.#hidden.has(event.type)) this.#sequences.push(event.sequence);
+    for (const event of this.#session.events.slice(eventsN)) {
+      const changed = this.#lines.add(event);
+      if (changed !== null) this.#rows.refresh(changed);
     }
     this.#showCounts();
-    this.#rows.grow(this.#sequences.length);
+    this.#rows.grow(this.#lines.length);
+    this.#toEnd.update(); // also while the list is not shown
   }
 
   #showCounts() {
-    for (const [kind, { count }] of this.#counts) {
-      count.textContent = this.#session.counts.get(kind).toLocaleString();
-    }
-    const [shownN, allN] = [this.#sequences.length, this.#session.lastSequence];
+    this.#filter.update();
+    const [shownN, allN] = [this.#lines.eventsN, this.#session.lastSequence];
     const all = allN === 1 ? "1 event" : `${allN.toLocaleString()} events`;
     byId("timeline-count").textContent =
       shownN === allN ? all : `${shownN.toLocaleString()} of ${all}`;
@@ -94,113 +110,146 @@ export class Timeline {
       allN === 0 ? "No event yet." : "No event of the kinds chosen.";
   }
 
-  // --- the filter ------------------------------------------------------------------------------
-
-  #makeFilter() {
-    for (const [kind, name] of KINDS) {
-      const box = make("input", { type: "checkbox", checked: true });
-      const count = make("span", { class: "count", text: "0" });
-      const label = make("label", { class: `chip ${kind}`, title: kind }, box, name, " ", count);
-      box.addEventListener("change", () => {
-        if (box.checked) this.#hidden.delete(kind);
-        else this.#hidden.add(kind);
-        this.#filter();
-      });
-      this.#counts.set(kind, { count, box });
-      byId("kinds").append(label);
-    }
-    byId("kinds").append(this.#all);
-    this.#all.addEventListener("click", () => {
-      // All, or none when there are all: so two clicks and a third choose a single kind.
-      const isAll = this.#hidden.size === 0;
-      for (const [kind, { box }] of this.#counts) {
-        box.checked = !isAll;
-        if (isAll) this.#hidden.add(kind);
-        else this.#hidden.delete(kind);
-      }
-      this.#filter();
-    });
-  }
-
-  #filter() {
-    const place = this.#rows.isAtEnd ? null : (this.#sequences[this.#rows.firstIndex] ?? null);
-    this.#sequences = this.#session.events
-      .filter((event) => !this.#hidden.has(event.type))
-      .map((event) => event.sequence);
-    this.#all.textContent = this.#hidden.size === 0 ? "None" : "All";
+  #thinOut() {
+    const top = this.#rows.isAtEnd ? undefined : this.#lines.at(this.#rows.firstIndex);
+    this.#lines.choose((type) => this.#filter.has(type), !this.#filter.hasOnly(CHUNK));
     this.#showCounts();
-    this.#rows.replace(this.#sequences.length, place === null ? null : this.#indexOf(place));
+    const place = top === undefined ? null : this.#lines.indexOf(top.sequence, top.last > top.sequence);
+    this.#rows.replace(this.#lines.length, place);
   }
 
-  /** Return the index of an event, or of the first one after it that is let through. */
-  #indexOf(sequence) {
-    let [low, high] = [0, this.#sequences.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.#sequences[middle] < sequence) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+  /** Open a run of chunks or close it; its own line stays where it is. */
+  #toggle(index) {
+    const changedN = this.#lines.toggle(index);
+    this.#rows.refresh(index);
+    this.#rows.refresh(index + 1 + Math.max(0, -changedN)); // its day may begin elsewhere now
+    this.#rows.splice(index + 1, Math.max(0, -changedN), Math.max(0, changedN));
+    if (changedN < 0 && this.#rows.seesEnd) this.#rows.goToEnd();
+    this.#markAll();
   }
 
   // --- rows ------------------------------------------------------------------------------------
 
-  #row(sequence) {
-    const event = this.#session.events[sequence - 1];
+  #row(index) {
+    const line = this.#lines.at(index);
+    const event = this.#event(line.sequence);
+    const isRun = this.#lines.isRun(index);
+    const { name, tone } = isRun ? this.#runKind(line) : kindOf(event);
+    const said = isRun ? this.#runSummary(line) : summary(event);
     const row = make(
       "div",
       {
-        class: `event ${event.type}`,
-        id: `row-${sequence}`,
-        role: "option",
-        on: {
-          click: () => {
-            this.#moveTo(sequence);
-            this.#openAt(sequence);
-          },
-        },
+        class: ["event", event.type, tone, line.isWithin ? "within" : ""].join(" ").trim(),
+        id: `${isRun ? "run" : "row"}-${line.sequence}`,
+        role: "treeitem",
+        "aria-level": line.isWithin ? 2 : 1,
+        "aria-expanded": isRun ? String(line.isOpen) : null,
+        on: { click: () => this.#clicked({ sequence: line.sequence, isRun }) },
       },
-      make("span", { class: "sequence", text: String(sequence) }),
-      make("span", { class: "kind", title: event.type, text: KINDS.get(event.type) ?? event.type }),
-      make("span", { class: "said", dir: "auto", text: summary(event) }),
-      timeElement(event.recorded_at, { exact: true }),
+      this.#lines.beginsDay(index)
+        ? make("p", { class: "day" }, timeElement(event.recorded_at, "day"))
+        : null,
+      make("span", { class: "sequence", text: line.sequence.toLocaleString() }),
+      make("span", { class: "kind", title: event.type, text: name }),
+      make("span", { class: "said", dir: "auto" }, ...marked(said).nodes),
+      timeElement(event.recorded_at, "exact"),
     );
-    this.#mark(row, sequence);
+    this.#mark(row, line, isRun);
     return row;
   }
 
-  #mark(row, sequence) {
-    row.setAttribute("aria-selected", String(sequence === this.#opened));
-    row.classList.toggle("current", sequence === this.#current);
+  #runKind({ sequence, last }) {
+    return { name: `${(last - sequence + 1).toLocaleString()} chunks`, tone: "run" };
+  }
+
+  #runSummary({ sequence, last }) {
+    const range = `${sequence.toLocaleString()}–${last.toLocaleString()}`;
+    let said = "";
+    for (let at = sequence; at <= last && said.length < RUN_SUMMARY_N; at += 1) {
+      said += chunkText(this.#event(at).payload.chunk);
+    }
+    return said === "" ? range : `${range} · ${said.replace(/\s+/gu, " ")}`;
+  }
+
+  #mark(row, { sequence, last, isOpen }, isRun) {
+    // A closed run stands for what is in it.
+    const isOpened = isRun
+      ? !isOpen && sequence <= this.#opened && this.#opened <= last
+      : sequence === this.#opened;
+    row.setAttribute("aria-selected", String(this.#opened !== null && isOpened));
+    row.classList.toggle("current", row.id === this.#currentId);
+  }
+
+  get #currentId() {
+    const index = this.#currentIndex;
+    if (index === null) return null;
+    return `${this.#lines.isRun(index) ? "run" : "row"}-${this.#lines.at(index).sequence}`;
+  }
+
+  /** Where the keyboard is now, or would be if it was not filtered out; null if nowhere. */
+  get #currentIndex() {
+    if (this.#current === null) return null;
+    const index = this.#lines.indexOf(this.#current.sequence, this.#current.isRun);
+    return index < this.#lines.length ? index : null;
   }
 
   #markAll() {
-    for (const row of this.#rows.list.children) this.#mark(row, Number(row.id.slice(4)));
+    for (const [index, row] of this.#rows.drawn) {
+      this.#mark(row, this.#lines.at(index), this.#lines.isRun(index));
+    }
     this.#placed();
   }
 
   #placed() {
     // Only a row that is in the document can be pointed to.
-    const row = this.#current === null ? null : document.getElementById(`row-${this.#current}`);
-    if (row === null) this.#list.removeAttribute("aria-activedescendant");
-    else this.#list.setAttribute("aria-activedescendant", row.id);
+    const id = this.#currentId;
+    if (id === null || byId(id) === null) this.#list.removeAttribute("aria-activedescendant");
+    else this.#list.setAttribute("aria-activedescendant", id);
     this.#toEnd?.update();
   }
 
-  // --- the keyboard ----------------------------------------------------------------------------
+  // --- what a person does ----------------------------------------------------------------------
+
+  #clicked(line) {
+    this.#moveTo(line);
+    this.#act();
+  }
+
+  /** Do what Enter and a click do at the line where the keyboard is. */
+  #act(isStep = false) {
+    const index = this.#currentIndex;
+    if (!this.#lines.isRun(index)) this.#choose(this.#lines.at(index).sequence, isStep);
+    else if (!isStep) this.#toggle(index);
+  }
 
   #key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const isAt = this.#current !== null;
-    if ((event.key === "Enter" || event.key === " ") && isAt) this.#openAt(this.#current);
-    else if (event.key === "Escape" && this.#opened !== null) this.#close();
+    const isAt = this.#currentIndex !== null;
+    if ((event.key === "Enter" || event.key === " ") && isAt) this.#act();
+    else if (event.key === "Escape" && this.#opened !== null) this.#leave();
+    else if (event.key === "ArrowRight" && isAt) this.#goIn();
+    else if (event.key === "ArrowLeft" && isAt) this.#goOut();
     else if (!this.#step(event.key)) return;
     event.preventDefault();
   }
 
+  #goIn() {
+    const index = this.#currentIndex;
+    if (!this.#lines.isRun(index)) return;
+    if (this.#lines.at(index).isOpen) this.#goTo(index + 1);
+    else this.#toggle(index);
+  }
+
+  #goOut() {
+    const index = this.#currentIndex;
+    const run = this.#lines.runOf(index);
+    if (run !== index) this.#goTo(run);
+    else if (this.#lines.at(index).isOpen) this.#toggle(index);
+  }
+
   #step(key) {
-    const last = this.#sequences.length - 1;
-    const at = this.#current === null ? null : this.#indexOf(this.#current);
+    const last = this.#lines.length - 1;
+    const at = this.#currentIndex;
     const first = this.#rows.firstIndex;
     const targets = {
       ArrowDown: at === null ? first : at + 1,
@@ -211,24 +260,19 @@ export class Timeline {
       End: last,
     };
     if (!Object.hasOwn(targets, key) || last < 0) return false;
-    const index = Math.max(0, Math.min(targets[key], last));
-    if (index === last) this.#rows.goToEnd();
-    else this.#rows.show(index, "nearest");
-    this.#moveTo(this.#sequences[index]);
-    if (this.#opened !== null) this.#openAt(this.#current);
+    this.#goTo(Math.max(0, Math.min(targets[key], last)));
     return true;
   }
 
-  #moveTo(sequence) {
-    this.#current = sequence;
-    this.#markAll();
+  #goTo(index) {
+    if (index === this.#lines.length - 1) this.#rows.goToEnd();
+    else this.#rows.show(index, "nearest");
+    this.#moveTo({ sequence: this.#lines.at(index).sequence, isRun: this.#lines.isRun(index) });
+    if (this.#opened !== null) this.#act(true);
   }
 
-  #openAt(sequence) {
-    this.#opened = sequence;
+  #moveTo(line) {
+    this.#current = line;
     this.#markAll();
-    this.#open(this.#session.events[sequence - 1]);
-    // The payload takes room from the list.
-    this.#rows.show(this.#indexOf(sequence), "nearest");
   }
 }

@@ -2,7 +2,8 @@
 
 import { exactly } from "./words.js";
 
-const PATIENCE_MS = 60_000;
+/** A Host that has stood still for so long is as good as away. */
+const PATIENCE_MS = 10_000;
 
 /** The Host answered that it will not: `status`, `code`, `message` (RFC 9457). */
 export class Problem extends Error {
@@ -53,9 +54,4 @@ async function textOf(response) {
   } catch (error) {
     throw new Unreachable("the answer broke off", { cause: error });
   }
-}
-
-/** Return the path of an invocation. */
-export function invocationPath(id) {
-  return `/api/v1/agent/invocations/${encodeURIComponent(id)}`;
 }

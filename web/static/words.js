@@ -1,4 +1,6 @@
-// How events are called, summed up, and dated for people.
+// How events are called and summed up for people.
+
+import { beginning } from "./longtext.js";
 
 /** The seven kinds of event in the order in which a Turn has them, and their short names. */
 export const KINDS = new Map([
@@ -11,7 +13,31 @@ export const KINDS = new Map([
   ["step_failed", "failure"],
 ]);
 
+/** What a person asked for is no failure to them. */
+const CANCELLED = "cancelled";
 const SUMMARY_N = 200;
+
+/** Tell whether a failure, as an entry or as a payload, is that somebody stopped the Turn. */
+export function isStop({ code }) {
+  return code === CANCELLED;
+}
+
+/** Return how a tool call ended: its `name`, a word or two, and `tone`, done, failed or stopped. */
+export function outcome({ error }) {
+  if (error === undefined) return { name: "done", tone: "done" };
+  if (error.code === "not_executed") return { name: "not run", tone: "stopped" };
+  return { name: error.code === "interrupted" ? "interrupted" : "failed", tone: "failed" };
+}
+
+/** Return what kind of event this is: its `name`, a word or two, and `tone`: failed, stopped or "". */
+export function kindOf({ type, payload }) {
+  if (type === "tool_execution_completed" && "error" in payload) {
+    const { name, tone } = outcome(payload);
+    return { name: `tool ${name}`, tone };
+  }
+  if (type === "step_failed" && isStop(payload)) return { name: "stopped", tone: "stopped" };
+  return { name: KINDS.get(type) ?? type, tone: "" };
+}
 
 /** Return the text that a chunk adds to an answer: where Chat Completions has it, else "". */
 export function chunkText(chunk) {
@@ -21,8 +47,7 @@ export function chunkText(chunk) {
 
 /** Return what an event says, in a line. */
 export function summary(event) {
-  const line = said(event).slice(0, SUMMARY_N);
-  return line.replace(/\s+/gu, " ");
+  return beginning(said(event), SUMMARY_N).replace(/\s+/gu, " ");
 }
 
 function said({ type, payload }) {
@@ -34,10 +59,10 @@ function said({ type, payload }) {
     case "model_chunk_recorded":
       // A chunk's text begins or ends with a blank as often as not: show that it does.
       return chunkText(payload.chunk)
-        ? JSON.stringify(chunkText(payload.chunk).slice(0, SUMMARY_N))
+        ? JSON.stringify(beginning(chunkText(payload.chunk), SUMMARY_N))
         : compact(payload.chunk);
     case "assistant_message_committed":
-      return payload.message.content || `calls ${callNames(payload.message.tool_calls)}`;
+      return payload.message.content || `Calls ${distinctNames(payload.message.tool_calls).join(", ")}`;
     case "tool_execution_started":
       return `${payload.call.name} ${payload.call.arguments}`;
     case "tool_execution_completed":
@@ -51,28 +76,21 @@ function said({ type, payload }) {
   }
 }
 
-/** Return the names of tool calls, each once, as a sentence lists them. */
-export function callNames(calls) {
-  const names = [...new Set(calls.map((call) => call.name))];
-  if (names.length < 2) return names.join("");
-  return `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+/** Return the names of tool calls, each once. */
+export function distinctNames(calls) {
+  return [...new Set(calls.map((call) => call.name))];
 }
 
 function compact(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-/** Return a JSON value in lines for people; a string as it reads. */
-export function readable(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
-}
-
-/** Return a tool call's arguments in lines, or as they stand when they are no JSON. */
+/** Return a tool call's arguments in lines, null when they are no JSON. */
 export function readableArguments(text) {
   try {
     return JSON.stringify(JSON.parse(text, exactly), null, 2);
   } catch (error) {
-    if (error instanceof SyntaxError) return text;
+    if (error instanceof SyntaxError) return null;
     throw error;
   }
 }
@@ -84,27 +102,4 @@ export function readableArguments(text) {
 export function exactly(_key, value, context) {
   if (typeof value !== "number" || !context?.source || !JSON.rawJSON) return value;
   return String(value) === context.source ? value : JSON.rawJSON(context.source);
-}
-
-const timeOfDay = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  fractionalSecondDigits: 3,
-  hourCycle: "h23",
-});
-const toTheMinute = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
-const inFull = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
-const dayAndTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-
-/** Return a `<time>` of local time; its title has it in full, and as it is on record. */
-export function timeElement(recordedAt, { exact = false } = {}) {
-  const date = new Date(recordedAt);
-  const isToday = date.toDateString() === new Date().toDateString();
-  const short = isToday ? toTheMinute : dayAndTime;
-  const element = document.createElement("time");
-  element.dateTime = recordedAt;
-  element.title = `${inFull.format(date)}\n${recordedAt}`;
-  element.textContent = (exact ? timeOfDay : short).format(date);
-  return element;
 }
