@@ -50,7 +50,7 @@ addEventListener("securitypolicyviolation", (event) => {
 });
 """
 
-NOBODY = "ERR_CONNECTION_|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_NETWORK"
+NOBODY = "ERR_CONNECTION_|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_NETWORK|ERR_SOCKET_"
 """What the console says while there is no Host to answer."""
 
 HASTE = """

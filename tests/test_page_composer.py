@@ -239,6 +239,7 @@ def test_the_queue_and_a_draft_survive_a_reload(browser: Browser) -> None:
         assert len(host.session()["transcript"]) == 6
 
 
+@pytest.mark.stress
 def test_a_queue_longer_than_the_browser_has_connections(browser: Browser) -> None:
     """Ten messages behind a Turn: the page still follows, and they run in the order written."""
     gate, texts = threading.Event(), [f"message {n}" for n in range(10)]
@@ -471,6 +472,7 @@ def test_a_host_that_stops_has_not_taken_it(browser: Browser, tmp_path: Path) ->
         watched.expected += [NOBODY, "status of 503"]
 
 
+@pytest.mark.stress
 def test_a_message_of_a_megabyte(browser: Browser, tmp_path: Path) -> None:
     """One as long as the Host takes waits without it, survives a reload, and runs."""
     database, text = tmp_path / "session.sqlite3", "x" * (1_048_576 - len('{"input":""}'))

@@ -139,6 +139,7 @@ def test_a_restart_under_the_open_page(browser: Browser, tmp_path: Path) -> None
         watched.expected.append(NOBODY)
 
 
+@pytest.mark.stress
 def test_a_host_that_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
     """Through five restarts, each in the middle of a Turn, the page ends with what is on record."""
     database, gate = tmp_path / "session.sqlite3", threading.Event()
@@ -235,6 +236,7 @@ def test_following_costs_what_is_new(browser: Browser, tmp_path: Path) -> None:
         assert (grown[-1].status, after_of(grown[-1])) == (304, last)
 
 
+@pytest.mark.stress
 def test_waiting_is_cheap(browser: Browser) -> None:
     """Behind a Turn that says nothing, looks grow rare; of a long queue one is asked for."""
     gate = threading.Event()
@@ -368,6 +370,7 @@ def test_the_reader_keeps_the_place(
         assert at_end(watched, "#transcript")
 
 
+@pytest.mark.stress
 def test_scrolling_is_even(browser: Browser, tmp_path: Path) -> None:
     """What is seen moves by as much as is scrolled, however wrong the guess at what comes next."""
     database, conversation = tmp_path / "session.sqlite3", Conversation()
