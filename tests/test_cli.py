@@ -320,7 +320,7 @@ def test_full_disk(tmp_path: Path, command: str) -> None:
             timeout=PATIENCE_S,
             check=False,
         )
-    assert "No space left" in error_line(done)
+    assert error_line(done) == "sessiond: error: standard output: No space left on device"
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -348,7 +348,7 @@ HELP = [["--help"], ["--version"], ["show", "--help"], ["completion", "bash"]]
 @pytest.mark.parametrize(
     ("output", "code", "told"),
     [
-        (">/dev/full", 1, "sessiond: error: No space left on device\n"),
+        (">/dev/full", 1, "sessiond: error: standard output: No space left on device\n"),
         (">&-", 1, "sessiond: error: standard output is closed\n"),
         ("| true", 128 + signal.SIGPIPE, ""),
     ],
@@ -608,7 +608,28 @@ def test_invoke_refused(host: HostProcess) -> None:
     done = sessiond("invoke", "--url", host.url, "--id", "used-before", "another text")
     line = error_line(done)
     assert "sessiond: error: invocation_mismatch: " in line
+    assert "another --id asks for a new turn" in line
     assert done.stdout == ""
+
+
+def test_invoke_with_too_much(host: HostProcess) -> None:
+    """Text that no body holds is refused by its size, and TEXT is named."""
+    before = host.session()
+    line = error_line(sessiond("invoke", "--url", host.url, input_text="x" * 1_048_576))
+    assert line == (
+        "sessiond: error: body_too_large: a body has 1,048,576 bytes at most; give a shorter TEXT"
+    )
+    assert host.session() == before
+
+
+@pytest.mark.parametrize("command", [["invoke", "hello"], ["plugins"]], ids=lambda it: it[0])
+def test_url_of_more_than_a_host(host: HostProcess, command: list[str]) -> None:
+    """Where the URL leads to no route, or to a port that cannot be, --url is what is named."""
+    line = error_line(sessiond(*command, "--url", f"{host.url}/prefix"))
+    assert "there is no such route" in line
+    assert "--url must name the Host alone" in line
+    line = error_line(sessiond(*command, "--url", "http://127.0.0.1:99999"))
+    assert "--url 'http://127.0.0.1:99999': a port is a number from 1 to 65535" in line
 
 
 def test_invoke_of_a_turn_that_fails(host: HostProcess) -> None:

@@ -281,7 +281,10 @@ FAULTY_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "duplicate": (make_duplicate, "is damaged: non-unique entry"),
     "pipe": (os.mkfifo, "is not a regular file"),
     "loop": (make_loop, "loop of symbolic links"),
-    "hard links": (make_linked, "2 hard links"),
+    "hard links": (
+        make_linked,
+        "has 2 hard links; a database must have one name; remove all but one",
+    ),
 }
 
 

@@ -69,8 +69,10 @@ _ADVICE = (
     ("cannot be made", "DEST must be a new file, in a directory that this user can write"),
     ("cannot be copied to", "make room for it, or name another DEST"),
 )
-# SQLite's name of an error, at the end of a fault -> what to do. The first that is in it counts.
+# What stands within a fault, mostly SQLite's name of an error -> what to do. The first that is
+# in it counts.
 _SQLITE_ADVICE = (
+    ("hard links; a database must", "remove all but one"),
     ("(SQLITE_CORRUPT", _DAMAGED),
     ("(SQLITE_NOTADB)", _DAMAGED),
     ("(SQLITE_BUSY", "another program holds it: try again once that has let go"),

@@ -39,6 +39,14 @@ _CODES = {
     408: "body_timeout",
     413: "body_too_large",
 }
+# Worded for whoever reads them in a shell: the framework's own are for a browser's address bar.
+_DETAILS = {
+    "bad_request": "the request is no sound HTTP",
+    "not_found": "there is no such route",
+    "method_not_allowed": "the route does not take this method",
+    "body_timeout": "the body did not come in time",
+    "body_too_large": f"a body has {BODY_BYTES:,} bytes at most",
+}
 
 
 def create_app(
@@ -68,7 +76,7 @@ async def _http_problem(error: HTTPException) -> Response:
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         headers["Allow"] = ", ".join(sorted(error.valid_methods))
     code = _CODES.get(status, f"http_{status}")
-    return problem(status, code, error.description or error.name, headers)
+    return problem(status, code, _DETAILS.get(code, error.description or error.name), headers)
 
 
 async def _domain_problem(error: SessiondError) -> Response:

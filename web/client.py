@@ -26,6 +26,13 @@ CONNECT_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 
+_PORTS_N = 65536
+# What to do about a refusal that its own words do not tell, since those are for HTTP.
+_ADVICE = {
+    "invocation_mismatch": "another --id asks for a new turn",
+    "body_too_large": "give a shorter TEXT",
+}
+
 
 @frozen
 class Answered:
@@ -74,6 +81,8 @@ class HostClient:
             raise ConfigurationError(f"--url {url!r}: is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ConfigurationError(f"--url {url!r}: is not an http URL")
+        if parsed.port is not None and not 0 < parsed.port < _PORTS_N:
+            raise ConfigurationError(f"--url {url!r}: a port is a number from 1 to {_PORTS_N - 1}")
         self._url, self._named_by = url.rstrip("/"), named_by
         # No read timeout: a Turn takes as long as it takes.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
@@ -111,7 +120,7 @@ class HostClient:
                 f"turn can be learned by asking again with --id {invocation_id}"
             )
         if response.status_code != HTTPStatus.OK:
-            return _refusal(response)
+            return self._refusal(response)
         match _json(response):
             case {"message": {"content": str(content)}}:
                 return Answered(content)
@@ -124,7 +133,7 @@ class HostClient:
             response = self._http.delete(self._address(invocation_id), timeout=CANCEL_TIMEOUT_S)
         except httpx.HTTPError as error:
             return self._no_host(error)
-        return None if response.status_code == HTTPStatus.ACCEPTED else _refusal(response)
+        return None if response.status_code == HTTPStatus.ACCEPTED else self._refusal(response)
 
     def plugins(self) -> list[dict[str, JsonValue]] | Refused | Unanswered:
         """Return the Host's plugins, as ``runtime-response.schema.json`` has them."""
@@ -134,7 +143,7 @@ class HostClient:
         except httpx.HTTPError as error:
             return self._no_host(error)
         if response.status_code != HTTPStatus.OK:
-            return _refusal(response)
+            return self._refusal(response)
         answer = _json(response)
         if document_fault("runtime-response", answer) is not None:
             return Unanswered(f"what answers at {self._url} is not a Host")
@@ -149,16 +158,19 @@ class HostClient:
     def _address(self, invocation_id: str) -> str:
         return f"{self._url}/api/v1/agent/invocations/{invocation_id}"
 
-
-def _refusal(response: httpx.Response) -> Refused | Unanswered:
-    match _json(response):
-        case {"code": str(code), "detail": str(detail)}:
-            return Refused(code, detail)
-        case _:
-            return Unanswered(
-                f"{response.request.url} answered {response.status_code} "
-                f"{response.reason_phrase}, and not as a Host does"
-            )
+    def _refusal(self, response: httpx.Response) -> Refused | Unanswered:
+        match _json(response):
+            case {"code": "not_found", "detail": str(detail)}:
+                advice = f"{self._named_by} must name the Host alone: http://HOST:PORT"
+                return Refused("not_found", f"{detail} at {response.request.url}; {advice}")
+            case {"code": str(code), "detail": str(detail)}:
+                advice = _ADVICE.get(code)
+                return Refused(code, detail if advice is None else f"{detail}; {advice}")
+            case _:
+                return Unanswered(
+                    f"{response.request.url} answered {response.status_code} "
+                    f"{response.reason_phrase}, and not as a Host does"
+                )
 
 
 def _json(response: httpx.Response) -> JsonValue:

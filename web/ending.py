@@ -13,7 +13,7 @@ import click
 
 from actors.errors import ConfigurationError, SessiondError, StoreError
 from web.advice import store_advice
-from web.streams import STDOUT_DESCRIPTOR, printable
+from web.streams import STDOUT_DESCRIPTOR, output_named, printable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -28,6 +28,11 @@ _OPTION = re.compile("--[a-z][a-z-]*")
 
 class Command(click.Command):
     """A command whose failures say what to change or to do, in the words of its command line."""
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:  # noqa: ANN401 # its parent's
+        """Parse its options, of which ``--help`` prints."""
+        with output_named():
+            return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 # as its parent has it
         """Run it; what it raises is raised with that added."""
@@ -88,7 +93,7 @@ class Commands(click.Group):
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:  # noqa: ANN401 # its parent's
         """Parse the options of the whole, of which ``--help`` and ``--version`` print."""
-        with _failures_told():
+        with _failures_told(), output_named():
             _require_standard_output()
             return super().make_context(*args, **settings)
 

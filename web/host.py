@@ -38,7 +38,7 @@ from web import interpreter
 from web.logs import LogFormat, configure_logs
 from web.progress import progress_bar
 from web.server import HTTP, HttpConfig, loopback_address, raise_descriptor_limit
-from web.streams import write_error
+from web.streams import output_named, write_error
 from web.versions import version_of
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ async def _mount_all(runtime: Runtime, config: HostConfig, stop: _Stop) -> None:
 
     def announce(url: str) -> None:
         stop.has_started = True
-        print(f"sessiond listening on {url}", flush=True)  # noqa: T201 # the one line
+        with output_named():
+            print(f"sessiond listening on {url}", flush=True)  # noqa: T201 # the one line
 
     with progress_bar("loading") as on_progress:
         session = SessionConfig(config.session_id, config.session_db, on_progress)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
 STDOUT_DESCRIPTOR = 1
 
@@ -21,10 +21,22 @@ def write(pieces: Iterable[str]) -> None:
         OSError: it could not be written; :class:`BrokenPipeError` where nobody reads any more.
     """
     out = sys.stdout.buffer
+    with output_named():
+        try:
+            out.writelines(piece.encode() for piece in pieces)
+        finally:
+            out.flush()  # here, where a full disk can be told, and before any failure is
+
+
+@contextmanager
+def output_named() -> Generator[None, None, None]:
+    """Give an OSError from writing to standard output its name, in place of a file's."""
     try:
-        out.writelines(piece.encode() for piece in pieces)
-    finally:
-        out.flush()  # here, where a full disk can be told, and before any failure is
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = "standard output"
+        raise
 
 
 def write_error(text: str) -> None:

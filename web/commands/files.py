@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     callback=as_step_id,
     metavar="STEP_ID",
     help="Instead, what the model was given in a step such as turn-1/step-1, as JSON: the "
-    "messages as recorded, and under 'sent' the body as a provider gets it (user messages in a "
-    "row joined by a blank line).",
+    "messages as recorded and, where the model was a provider's, under 'sent' the body that it "
+    "got (user messages in a row joined by a blank line).",
 )
 def show(path: Path, session_id: str, step_id: str | None, *, as_json: bool, follow: bool) -> None:
     """Print the transcript of a session in the database at PATH.
