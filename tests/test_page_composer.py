@@ -352,6 +352,7 @@ def test_two_tabs_send_what_is_their_own(browser: Browser, tmp_path: Path) -> No
         watched.expected += [NOBODY, "status of 404"]
 
 
+@pytest.mark.stress
 def test_what_a_closed_tab_left_is_sent_once(browser: Browser, tmp_path: Path) -> None:
     """One of the tabs that are left takes it over; what it was writing goes to the next page."""
     database = tmp_path / "session.sqlite3"
@@ -376,6 +377,7 @@ def test_what_a_closed_tab_left_is_sent_once(browser: Browser, tmp_path: Path) -
         watched.expected.append(NOBODY)
 
 
+@pytest.mark.stress
 def test_a_tab_that_is_duplicated_begins_empty(browser: Browser) -> None:
     """What the browser copies for a tab opened from another does not copy what is written there."""
     with HostProcess(None) as first, opened(browser, first.url) as watched:
@@ -450,6 +452,7 @@ def host() -> Generator[HostProcess, None, None]:
         yield host
 
 
+@pytest.mark.stress
 def test_a_host_that_stops_has_not_taken_it(browser: Browser, tmp_path: Path) -> None:
     """Answered that the Host is shutting down, a message waits for the next one, as not sent."""
     database = tmp_path / "session.sqlite3"

@@ -189,6 +189,7 @@ def test_another_history_is_loaded_anew(browser: Browser) -> None:
         watched.expected += [NOBODY, "status of 409", "status of 422"]
 
 
+@pytest.mark.stress
 def test_a_host_that_stands_still_is_away(browser: Browser) -> None:
     """One that takes connections and answers nothing is not called connected; then it goes on."""
     with HostProcess(None) as host, opened(browser, host.url) as watched:
@@ -263,6 +264,7 @@ def test_waiting_is_cheap(browser: Browser) -> None:
         assert len(host.session()["transcript"]) == 8
 
 
+@pytest.mark.stress
 def test_an_idle_session_is_looked_at_ever_less(browser: Browser) -> None:
     """Each look at an unchanged session comes later than the one before, and costs a 304."""
     with HostProcess(None) as host, opened(browser, host.url) as watched:
@@ -332,7 +334,7 @@ def tops(watched: Watched, selector: str) -> dict[str, float]:
     )
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE])
+@pytest.mark.parametrize("size", [WIDE, pytest.param(PHONE, marks=pytest.mark.stress)])
 def test_the_reader_keeps_the_place(
     browser: Browser, tmp_path: Path, size: tuple[int, int]
 ) -> None:

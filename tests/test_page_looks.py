@@ -142,6 +142,7 @@ def test_a_narrow_screen_has_one_view_at_a_time(browser: Browser, host: HostProc
         expect(first).to_be_in_viewport()
 
 
+@pytest.mark.stress
 def test_motion_is_left_out_where_it_is_not_wanted(browser: Browser, host: HostProcess) -> None:
     """What pulses while a Turn runs stands still for who asked for less motion."""
     for wanted, names in (("no-preference", "pulse"), ("reduce", "none")):
