@@ -28,7 +28,7 @@ compile := "uv pip compile --quiet --universal --fork-strategy fewest --python-v
 
 # Run the tests on all cores (ARGS go to pytest; `-n0` runs them in one process)
 @test *ARGS: _setup
-    {{ python }} -m pytest -n auto --dist loadfile "$@"
+    {{ python }} -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"
 
 # Run the heavy tests that `test` leaves out
 @stress *ARGS: _setup
