@@ -294,3 +294,9 @@ def model_that(*answers: Answer) -> Generator[tuple[str, ...], None, None]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def inputs(host: HostProcess) -> list[str]:
+    """Return what is on record of the users' words."""
+    entries = host.session()["transcript"]
+    return [entry["text"] for entry in entries if entry["kind"] == "user"]

@@ -11,10 +11,10 @@ import pytest
 from browser_support import (
     PHONE,
     Watched,
+    inputs,
     model_that,
     opened,
     says,
-    started_browser,
     wants,
     write_session,
 )
@@ -23,24 +23,11 @@ from playwright.sync_api import expect
 from process_support import HostProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from playwright.sync_api import Browser
 
 MARKUP = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script><b>b</b>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser, None, None]:
-    with started_browser() as browser:
-        yield browser
-
-
-def inputs(host: HostProcess) -> list[str]:
-    """Return what is on record of the users' words."""
-    entries = host.session()["transcript"]
-    return [entry["text"] for entry in entries if entry["kind"] == "user"]
 
 
 def test_questions_are_typed_and_answered(browser: Browser) -> None:

@@ -12,11 +12,11 @@ from browser_support import (
     NOBODY,
     PHONE,
     Watched,
+    inputs,
     model_that,
     opened,
     restarted,
     says,
-    started_browser,
     write_session,
 )
 from log_support import Conversation
@@ -32,18 +32,6 @@ if TYPE_CHECKING:
 LABEL = "#waiting li .label"
 TO_SEND, UNKNOWN, QUEUED = "Waiting to be sent", "Sent, answer not known", "In the queue"
 POSTS = "**/api/v1/agent/invocations/*"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser, None, None]:
-    with started_browser() as browser:
-        yield browser
-
-
-def inputs(host: HostProcess) -> list[str]:
-    """Return what is on record of the users' words."""
-    entries = host.session()["transcript"]
-    return [entry["text"] for entry in entries if entry["kind"] == "user"]
 
 
 def type_and_send(page: Page, text: str) -> None:

@@ -20,7 +20,6 @@ from browser_support import (
     opened,
     restarted,
     says,
-    started_browser,
     write_session,
 )
 from log_support import Conversation
@@ -30,7 +29,6 @@ from process_support import HostProcess
 from benchmarks.workload import session_events
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Response
@@ -96,12 +94,6 @@ HEIGHTS_LAW = """async () => {
   if (tree.find(-1) !== 0 || tree.find(1e9) !== plain.length - 1) faults.push("outside");
   return faults;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser, None, None]:
-    with started_browser() as browser:
-        yield browser
 
 
 def after_of(response: Response) -> int:

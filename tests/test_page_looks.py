@@ -15,7 +15,6 @@ from browser_support import (
     model_that,
     opened,
     says,
-    started_browser,
     write_session,
 )
 from log_support import Conversation
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 TEXT = f"an `inline` and\n```python\n{'long ' * 60}\n```\nwith \u202eunseen\x1b" + "w" * 20_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser, None, None]:
-    with started_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

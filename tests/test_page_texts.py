@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from browser_support import PHONE, WIDE, Watched, opened, started_browser
+from browser_support import PHONE, WIDE, Watched, opened
 from log_support import Conversation, chained, write_rows
 from playwright.sync_api import expect
 from process_support import HostProcess
@@ -106,12 +106,6 @@ PROSE_LAW = """async () => {
   return faults.slice(0, 3);
 }"""
 """However a text comes, it looks as if it had come at once; and no character of it is lost."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser, None, None]:
-    with started_browser() as browser:
-        yield browser
 
 
 def plain(conversation: Conversation) -> list[Event]:

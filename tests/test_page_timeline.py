@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import pytest
-from browser_support import PHONE, opened, started_browser, write_session
+from browser_support import PHONE, opened, write_session
 from log_support import Conversation
 from playwright.sync_api import expect
 from process_support import HostProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from playwright.sync_api import Browser
@@ -109,12 +107,6 @@ SPLICE_LAW = """async () => {
   return faults.slice(0, 3);
 }"""
 """Rows that come between others, or go, leave the sums of a plain list."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser, None, None]:
-    with started_browser() as browser:
-        yield browser
 
 
 def test_lines_and_rows_are_exact(browser: Browser) -> None:

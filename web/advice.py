@@ -71,7 +71,7 @@ _ADVICE = (
 )
 # What stands within a fault, mostly SQLite's name of an error -> what to do. The first that is
 # in it counts.
-_SQLITE_ADVICE = (
+_ADVICE_WITHIN = (
     ("hard links; a database must", "remove all but one"),
     ("(SQLITE_CORRUPT", _DAMAGED),
     ("(SQLITE_NOTADB)", _DAMAGED),
@@ -81,7 +81,7 @@ _SQLITE_ADVICE = (
     ("(SQLITE_IOERR", "`sessiond doctor {file}` shows where it lies and how much room there is"),
 )
 # The system's words at the end of a fault -> what to do.
-_SYSTEM_ADVICE = (
+_ADVICE_AT_END = (
     (": Not a directory", _ANOTHER),
     (": Permission denied", "let this user reach it, or name another {path}"),
     (": Read-only file system", _ANOTHER),
@@ -135,8 +135,8 @@ def store_advice(error: StoreError, called: Mapping[str, str]) -> str | None:
         advice = "name another one with {step_id}"
     else:
         found = [each for start, each in _ADVICE if error.fault.startswith(start)]
-        found += [each for name, each in _SQLITE_ADVICE if name in error.fault]
-        found += [each for end, each in _SYSTEM_ADVICE if error.fault.endswith(end)]
+        found += [each for name, each in _ADVICE_WITHIN if name in error.fault]
+        found += [each for end, each in _ADVICE_AT_END if error.fault.endswith(end)]
         if not found:
             return None
         advice = found[0]

@@ -87,7 +87,9 @@ class WholeNumber(click.IntRange):
         try:
             return int(super().convert(value, param, ctx))
         except click.BadParameter:
-            bounds = f"from {self.min} to {self.max}" if self.max else f"of {self.min} or more"
+            bounds = (
+                f"of {self.min} or more" if self.max is None else f"from {self.min} to {self.max}"
+            )
             self.fail(f"{value!r:.80} is not a whole number {bounds}", param, ctx)
 
 

@@ -155,6 +155,7 @@ export class Follower {
   }
 }
 
-function grown([first, last], n) {
+/** Return the n-th of delays that grow from the first to the last, in ms. */
+export function grown([first, last], n) {
   return Math.min(last, first * GROWTH ** n);
 }

@@ -2,6 +2,7 @@
 // they were written, and under the same id until its fate is known: the Host runs an id once,
 // however often it comes.
 
+import { grown } from "./follow.js";
 import { cancel, post, stateOf, tooLong } from "./invocations.js";
 import { Problem, Unreachable } from "./wire.js";
 
@@ -9,7 +10,6 @@ import { Problem, Unreachable } from "./wire.js";
 const CONFIRM_MS = [100, 200, 400, 800, 1_600];
 /** How soon to ask again for what stands in the queue, and to send again what did not arrive. */
 const AGAIN_MS = [1_000, 5_000];
-const GROWTH = 1.5;
 
 /**
  * Items have an `id`, a `text`, and a `state`:
@@ -158,7 +158,7 @@ export class Outbox {
     if (this.#isDue(item)) await this.#post(item);
     const isDelivered = !this.#isDue(item);
     if (isDelivered) this.#failuresN = 0;
-    else this.#notBefore = performance.now() + grown(this.#failuresN++);
+    else this.#notBefore = performance.now() + grown(AGAIN_MS, this.#failuresN++);
     return isDelivered;
   }
 
@@ -217,7 +217,7 @@ export class Outbox {
     if (item === undefined || this.#isAsking || this.#isPumping) return;
     this.#isAsking = true;
     try {
-      this.#askAt = performance.now() + grown(this.#asksN);
+      this.#askAt = performance.now() + grown(AGAIN_MS, this.#asksN);
       this.#asksN += 1;
       await this.#inquire(item);
     } finally {
@@ -262,7 +262,7 @@ export class Outbox {
 
   #wait(item) {
     item.hangUp?.abort(); // a browser has six connections to a Host: not one for each in the queue
-    if (item.state !== "queued") this.#askAt = performance.now() + grown(0);
+    if (item.state !== "queued") this.#askAt = performance.now() + grown(AGAIN_MS, 0);
     this.#move(item, "queued");
   }
 
@@ -293,10 +293,6 @@ export class Outbox {
 function anotherHistory() {
   const told = "this was meant for another history, and was not sent to this one";
   return new Problem(0, "another_history", told);
-}
-
-function grown(n) {
-  return Math.min(AGAIN_MS[1], AGAIN_MS[0] * GROWTH ** n);
 }
 
 function pause(ms) {
